@@ -1,0 +1,377 @@
+"""Run a PyTorch program on tensors that have a shape but no memory.
+
+A phantom tensor is an ordinary CPU tensor whose storage points into address
+space that is reserved and never touched. A dispatch mode stands between the
+program and the kernels, and decides for each operator:
+
+    view         really done: it moves no data, and so aliasing is torch's own
+    small, known really done: shapes, masks, indices and counters that a program
+                 reads back are computed, as long as they do not depend on
+                 phantom values and stay small
+    everything   the output's size comes from torch's own shape rules on the
+    else         `meta` device (remembered by shapes), its memory is a phantom
+
+No kernel runs on anything large, so a 70-billion-parameter model takes no more
+room than its Python objects. Because phantom tensors are plain CPU tensors,
+everything that looks at type, device or layout decides as in a real CPU run.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.ledger import Ledger
+from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
+from memgauge.frameworks.torch.roles import storages
+from memgauge.frameworks.torch.scopes import BACKWARD, NO_SEQUENCE, OPTIMIZER, SETUP, Scopes
+from memgauge.frameworks.torch.shapes import Spec, output_specs
+from memgauge.frameworks.torch.values import ValueReader
+from memgauge.records import Category
+
+# Largest tensor (elements) that is computed for real when all its inputs are known.
+KNOWN_ELEMENTS = 2**17
+# Random floats are made for real only as single draws (layer drop, mixup).
+RANDOM_ELEMENTS = 64
+
+_ADDRESS_SPACE = 2**40  # of no consequence: phantoms may overlap, they are never read
+_CPU = torch.device("cpu")
+_EMPTY: dict[torch.dtype, torch.Tensor] = {}
+
+WorkspaceModel = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
+
+
+class AddressSpace:
+    """Reserved memory for phantoms to point at: readable as zeros, resident only if written."""
+
+    def __init__(self) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        size = _ADDRESS_SPACE
+        while True:
+            try:
+                self._map = mmap.mmap(-1, size, flags=flags)
+                break
+            except (OSError, ValueError, OverflowError):
+                size //= 4  # a limited address space (ulimit -v); phantoms overlap sooner
+        import ctypes
+
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._size = size
+        self._next = 0
+
+    def place(self, size: int) -> int:
+        """Return an address for `size` bytes, 64-byte aligned like torch's CPU allocator."""
+        if self._next + size > self._size:
+            self._next = 0
+        address = self._base + self._next
+        self._next += (size + 63) & ~63
+        return address
+
+
+def storage_bytes(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> int:
+    """Return the bytes that `empty_strided(shape, stride)` asks for."""
+    extent = 1
+    for size, step in zip(shape, stride, strict=True):
+        if size == 0:
+            return 0
+        extent += (size - 1) * step
+    return extent * itemsize
+
+
+class PhantomMode(TorchDispatchMode):
+    """The dispatch mode; use as a context manager around the program."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scopes: Scopes,
+        values: ValueReader,
+        workspace: WorkspaceModel | None = None,
+    ) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._scopes = scopes
+        self._values = values
+        self._workspace = workspace
+        self._space = AddressSpace()
+        self._unknown: set[int] = set()  # addresses of storages whose content is not known
+        self._kept_alive: list[torch.UntypedStorage] = []
+        self.input_now = False
+        self.saved_scalars: list[tuple[int, int]] = []  # (sequence of the node that saved it, storage)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise torch wraps the method below and imports all of torch._dynamo at the first call.
+        return False
+
+    # -- the one entry ---------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rule = rule_of(func)
+        ledger = self._ledger
+        if self.saved_scalars and self._scopes.backward_depth:
+            self._release_saved_scalars()
+        outer = ledger.operator
+        ledger.operator = rule.name
+        try:
+            if rule.kind is Kind.VIEW:
+                return self._view(func, args, kwargs)
+            if rule.kind is Kind.METADATA:
+                return func(*args, **kwargs)
+            if rule.kind is Kind.READ:
+                return self._values.read(func, rule, args, self._is_known)
+            return self._compute(func, rule, args, kwargs)
+        finally:
+            ledger.operator = outer
+
+    def _compute(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inputs = list(_tensors(args, kwargs))
+        if rule.name == "aten.add" and self._is_engine_sum(inputs):
+            return inputs[0]
+        if any(t.layout is not torch.strided for t in inputs):
+            return self._sparse(func, rule, args, kwargs, inputs)
+        known = all(self._is_known(t) for t in inputs)
+        scalar = self._wrapped_scalar(rule, args, kwargs, inputs)
+        if rule.kind is Kind.DYNAMIC:
+            result = self._dynamic(func, rule, args, kwargs, inputs, known)
+        else:
+            specs = output_specs(func, rule, args, kwargs)
+            if known and self._worth_computing(rule, specs, inputs):
+                result = self._adopt(func(*args, **kwargs))
+            else:
+                self._forget(rule, args, kwargs)
+                result = self._make(specs, rule, args, kwargs) if rule.returns else None
+                result = self._values.assume(func, rule, args, kwargs, result, self._adopt)
+        if self._workspace is not None:
+            extra = self._workspace(func, args, kwargs, result)
+            if extra:
+                number = self._ledger.hold(extra, Category.WORKSPACE, self._layer())
+                self._ledger.release(number)
+        if scalar is not None:
+            self._ledger.release(scalar)
+        return result
+
+    # -- what each kind of operator does -----------------------------------------------------------
+
+    def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if func is torch.ops.aten.lift_fresh.default and not self._is_listed(result):
+            self._adopt(result)  # torch.tensor([...]): made outside the dispatcher, seen here first
+        return result
+
+    def _dynamic(
+        self,
+        func: Any,
+        rule: Rule,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[torch.Tensor],
+        known: bool,
+    ) -> Any:
+        """An operator whose output size depends on values."""
+        if known and sum(t.numel() for t in inputs) <= 16 * KNOWN_ELEMENTS:
+            return self._adopt(func(*args, **kwargs))
+        specs = self._values.dynamic_specs(func, rule, args, kwargs, self._is_known)
+        return self._make(specs, rule, args, kwargs)
+
+    def _sparse(
+        self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
+    ) -> Any:
+        from memgauge.frameworks.torch.sparse import run_sparse
+
+        return run_sparse(self, func, rule, args, kwargs)
+
+    def _make(self, specs: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Turn a template of output specs into phantom tensors; aliases give back their input."""
+        if type(specs) is Spec:
+            if specs.alias is not None:
+                result = args[specs.alias] if isinstance(specs.alias, int) else kwargs[specs.alias]
+                if isinstance(result, torch.Tensor) and tuple(result.shape) != specs.shape and rule.resizes:
+                    self._resize(result, specs)
+                return result
+            return self.phantom(specs.shape, specs.stride, specs.dtype)
+        if isinstance(specs, (tuple, list)):
+            return type(specs)([self._make(s, rule, args, kwargs) for s in specs])
+        return specs
+
+    def phantom(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return a new tensor with a storage of its own, noted in the ledger and never touched."""
+        size = storage_bytes(shape, stride, dtype.itemsize)
+        storage = torch._C._construct_storage_from_data_pointer(self._space.place(size), _CPU, size)
+        self._ledger.allocate(storage, self._category(), self._layer())
+        self._unknown.add(storage._cdata)
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, stride)
+
+    def _resize(self, tensor: torch.Tensor, spec: Spec) -> None:
+        fresh = self.phantom(spec.shape, spec.stride, spec.dtype)
+        tensor.set_(fresh.untyped_storage(), 0, spec.shape, spec.stride)
+
+    def _adopt(self, result: Any) -> Any:
+        """List the storages of really computed results."""
+        for tensor in _tensors((result,), {}):
+            for storage in storages(tensor):
+                if not self._ledger.knows(storage._cdata):
+                    self._unknown.discard(storage._cdata)
+                    self._ledger.allocate(storage, self._category(), self._layer())
+        return result
+
+    # -- what is known -------------------------------------------------------------------------------
+
+    def _is_listed(self, tensor: torch.Tensor) -> bool:
+        return self._ledger.knows(tensor.untyped_storage()._cdata)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in self._unknown
+
+    def _worth_computing(self, rule: Rule, specs: Any, inputs: list[torch.Tensor]) -> bool:
+        limit = RANDOM_ELEMENTS if rule.random and _is_floating(specs) else KNOWN_ELEMENTS
+        if rule.kind is Kind.EMPTY or _elements(specs) > limit or sum(t.numel() for t in inputs) > 16 * limit:
+            return False
+        # What lives outside the run (a model that was there before) is never written to.
+        return not rule.writes or all(self._is_listed(t) for t in inputs)
+
+    def _forget(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A write of unknown values makes its target unknown."""
+        for key in rule.writes:
+            target = args[key] if isinstance(key, int) and key < len(args) else kwargs.get(key)  # type: ignore[call-overload]
+            for tensor in _tensors((target,), {}):
+                if tensor.layout is torch.strided:
+                    storage = tensor.untyped_storage()
+                    if storage._cdata not in self._unknown:
+                        self._unknown.add(storage._cdata)
+                        if not self._ledger.knows(storage._cdata):
+                            self._kept_alive.append(storage)  # so that its address is not used again
+
+    # -- what the ledger is told ---------------------------------------------------------------------
+
+    def _category(self) -> Category:
+        scopes = self._scopes
+        if self.input_now:
+            return Category.INPUT
+        if scopes.phase == SETUP:
+            return Category.OTHER
+        if scopes.recomputing:
+            return Category.ACTIVATION
+        if scopes.phase.endswith((BACKWARD, OPTIMIZER)):
+            return Category.TEMPORARY
+        return Category.ACTIVATION
+
+    def _layer(self) -> str:
+        scopes = self._scopes
+        if scopes.backward_depth and not scopes.recomputing:
+            node = torch._C._current_autograd_node()
+            if node is not None:
+                number = node._sequence_nr()
+                return scopes.layer_of_node(number) if number != NO_SEQUENCE else ""
+        return scopes.layer
+
+    # -- where a dispatch mode changes what autograd does, and the cure ----------------------------------
+
+    def _is_engine_sum(self, inputs: list[torch.Tensor]) -> bool:
+        """Whether this addition is autograd's own sum of two gradients, done in place in a real run.
+
+        The engine adds in place when it is the only owner of the first gradient, except
+        while a dispatch mode is active (torch/csrc/autograd/input_buffer.cpp, `accumulate`).
+        """
+        if not self._scopes.backward_depth or len(inputs) != 2 or torch.is_grad_enabled():
+            return False
+        frame = sys._getframe(3)
+        if frame.f_code.co_name != "_engine_run_backward":
+            return False
+        first, second = inputs
+        if first.shape != second.shape or first.dtype != second.dtype or first.layout is not torch.strided:
+            return False
+        storage = first.untyped_storage()
+        return (
+            torch._C._storage_Use_Count(storage._cdata) == 2  # the tensor, and `storage` here
+            and storage.nbytes() == first.numel() * first.itemsize
+        )
+
+    def _wrapped_scalar(
+        self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
+    ) -> int | None:
+        """A Python number given where a tensor is expected becomes a tensor of 8 bytes (16 complex).
+
+        It lives until the operator returns, or until backward if autograd saves it. Inside
+        backward formulas the same happens within the operator and is workspace.
+        """
+        if len(inputs) != 1 or len(args) < 2 or isinstance(args[1], torch.Tensor) or not rule.takes_scalar:
+            return None
+        size = 16 if isinstance(args[1], complex) else 1 if isinstance(args[1], bool) else 8
+        if self._scopes.backward_depth and not self._scopes.recomputing:
+            return None
+        number = self._ledger.hold(size, self._category(), self._layer())
+        if rule.saves_scalar and torch.is_grad_enabled() and self._requires_grad(inputs[0]):
+            self.saved_scalars.append((torch._C._autograd._get_sequence_nr(), number))
+            return None
+        return number
+
+    @staticmethod
+    def _requires_grad(tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad
+
+    def _release_saved_scalars(self) -> None:
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return
+        current = node._sequence_nr()
+        if current == NO_SEQUENCE:
+            return
+        while self.saved_scalars and self.saved_scalars[-1][0] > current:
+            self._ledger.release(self.saved_scalars.pop()[1])
+
+    def end_of_step(self) -> None:
+        """Drop what only the graph of this step held."""
+        while self.saved_scalars:
+            self._ledger.release(self.saved_scalars.pop()[1])
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, torch.Tensor):
+                    yield item
+    for value in kwargs.values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, torch.Tensor):
+                    yield item
+
+
+def _leaves(specs: Any) -> Iterator[Spec]:
+    if type(specs) is Spec:
+        yield specs
+    elif isinstance(specs, (tuple, list)):
+        for item in specs:
+            yield from _leaves(item)
+
+
+def _elements(specs: Any) -> int:
+    total = 0
+    for spec in _leaves(specs):
+        count = 1
+        for size in spec.shape:
+            count *= size
+        total += count
+    return total
+
+
+def _is_floating(specs: Any) -> bool:
+    return any(s.dtype.is_floating_point for s in _leaves(specs))

@@ -1,0 +1,97 @@
+"""The run itself: build, then N times batch and step. One place for both sides.
+
+A trace and a real run differ in what happens below the program; the program
+is driven by the same few lines.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from memgauge.frameworks.torch.roles import tensors_in
+from memgauge.frameworks.torch.scopes import Scopes, _as_tuple
+from memgauge.workload import Workload
+
+
+class Observer(Protocol):
+    """Who looks on while the protocol runs."""
+
+    def built(self, objects: Any) -> Any:
+        """Build is done; returns the objects to go on with."""
+
+    def batch_begins(self) -> None: ...
+
+    def batch_ends(self) -> None: ...
+
+    def step_ended(self, number: int) -> bool:
+        """Step `number` is over and its batch and result dropped; True ends the run early."""
+
+
+def run(workload: Workload, scopes: Scopes, observer: Observer, device: torch.device, steps: int) -> None:
+    """Run the workload's protocol on `device` under hooks; raises what the user's code raises."""
+    with scopes, torch.device(device):
+        objects = call(workload.build, device)
+        place(objects, device)
+        objects = observer.built(objects)
+        arguments = _as_tuple(objects)
+        for number in range(1, steps + 1):
+            scopes.start_step(number)
+            observer.batch_begins()
+            batch = move(call(workload.batch, device), device)
+            observer.batch_ends()
+            result = workload.step(*arguments, batch)
+            del batch, result
+            if observer.step_ended(number):
+                break
+        scopes.finish()
+
+
+def call(function: Callable[..., Any], device: torch.device) -> Any:
+    """Call a user's function, with `device` if it takes one."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return function()
+    return function(device=device) if "device" in parameters else function()
+
+
+def place(objects: Any, device: torch.device) -> None:
+    """Move modules, and the state of optimizers, that are not on the device yet."""
+    for item in _as_tuple(objects):
+        if isinstance(item, torch.nn.Module):
+            if any(t.device.type != device.type for t in (*item.parameters(), *item.buffers())):
+                item.to(device)
+        elif isinstance(item, torch.optim.Optimizer):
+            for state in item.state.values():
+                for key, value in list(state.items()):
+                    if isinstance(value, torch.Tensor) and value.dim() > 0 and value.device.type != device.type:
+                        state[key] = value.to(device)
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """Move the tensors of a batch that are elsewhere; containers keep their types."""
+    if all(t.device.type == device.type for t in tensors_in(batch)):
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return type(batch)({k: move(v, device) for k, v in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(v, device) for v in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move(v, device) for v in batch)
+    return batch
+
+
+def never_trained(workload: Workload, scopes: Scopes) -> str | None:
+    """Return the warning for a training workload whose steps never called backward."""
+    if workload.mode == "train" and scopes.backward_calls == 0:
+        return "the step never called backward: this is the memory of inference (mode='infer' says so)"
+    return None
+
+
+__all__ = ["Observer", "call", "move", "never_trained", "place", "run"]

@@ -1,0 +1,140 @@
+"""Sizes of an operator's outputs, by torch's own rules.
+
+The operator runs on the `meta` device, where tensors have no memory; what it
+gives back is remembered by the shapes that went in, since a network asks the
+same few hundred questions over and over. Operators that `meta` does not know
+are asked of FakeTensorMode, which knows decompositions and special cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses import fake_tensor
+
+from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.operators import Rule
+
+
+class Spec(NamedTuple):
+    """One output tensor: its layout in memory, or the argument that it is."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    alias: int | str | None = None
+
+
+_CACHE: dict[tuple[Any, ...], Any] = {}
+
+
+def output_specs(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the outputs of `func(*args, **kwargs)` as a nest of `Spec`, None and numbers.
+
+    Raises:
+        UnsupportedError: torch has no rule for this operator.
+        RuntimeError: Whatever the framework says of shapes that do not fit.
+    """
+    try:
+        key: tuple[Any, ...] | None = (
+            func,
+            _key(args, rule.float_decides_shape),
+            tuple((k, _key(v, rule.float_decides_shape)) for k, v in kwargs.items()),
+            torch.get_default_dtype(),
+        )
+        found = _CACHE.get(key)
+    except TypeError:  # an argument that cannot be a key
+        key, found = None, None
+    if found is None:
+        found = (_ask(func, rule, args, kwargs),)
+        if key is not None:
+            _CACHE[key] = found
+    return found[0]
+
+
+def _key(value: Any, exact_floats: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.stride(), value.dtype)
+    if type(value) is float:
+        return value if exact_floats else float
+    if isinstance(value, (list, tuple)):
+        return tuple([_key(v, exact_floats) for v in value])
+    if isinstance(value, torch.Generator):
+        return None
+    return (type(value), value) if isinstance(value, (bool, int)) else value
+
+
+def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    arguments = {k: v for k, v in kwargs.items() if not isinstance(v, torch.Generator) and k != "pin_memory"}
+    if rule.has_device:
+        arguments["device"] = torch.device("meta")
+    with _as_on_cpu():
+        try:
+            result = func(*_to_meta(args), **_to_meta(arguments))
+        except NotImplementedError:
+            result = _ask_fake(func, rule, args, kwargs)
+    return _describe(result, rule, args, kwargs)
+
+
+def _ask_fake(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode:
+            fakes = _map(args, lambda t: _like(t, "cpu"))
+            return func(*fakes, **_map(kwargs, lambda t: _like(t, "cpu")))
+    except (NotImplementedError, fake_tensor.UnsupportedOperatorException) as error:
+        raise UnsupportedError(
+            f"{rule.name}: torch has no shape rule for this operator; register one with "
+            f'torch.library.register_fake("{rule.name.replace(".", "::")}")'
+        ) from error
+
+
+@contextmanager
+def _as_on_cpu() -> Iterator[None]:
+    """Let torch's Python shape rules, which assume CUDA for `meta`, answer for the CPU."""
+    import torch._meta_registrations as rules
+
+    before = rules.device_hint
+    rules.device_hint = lambda _: "cpu"
+    try:
+        yield
+    finally:
+        rules.device_hint = before
+
+
+def _like(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+
+def _to_meta(value: Any) -> Any:
+    return _map(value, lambda t: _like(t, "meta"))
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {k: _map(v, change) for k, v in value.items()}
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)([_map(v, change) for v in value])
+    return value
+
+
+def _describe(result: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    many = len(rule.returns) != 1
+    results = result if many and isinstance(result, (tuple, list)) else (result,)
+    specs = tuple(
+        _spec(value, rule.returns[i] if i < len(rule.returns) else None) for i, value in enumerate(results)
+    )
+    return specs if many else specs[0]
+
+
+def _spec(value: Any, alias: int | str | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Spec(tuple(value.shape), value.stride(), value.dtype, alias)
+    if isinstance(value, (list, tuple)):
+        return [_spec(v, alias) for v in value]
+    return value

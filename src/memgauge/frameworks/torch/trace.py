@@ -1,0 +1,146 @@
+"""Predict: run the workload on phantom tensors and write down what it would allocate.
+
+Steps are traced until one leaves memory as it found it; further ones repeat it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from memgauge.frameworks.torch import protocol
+from memgauge.frameworks.torch.ledger import Ledger
+from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
+from memgauge.frameworks.torch.roles import storages, tensors_of_roles
+from memgauge.frameworks.torch.scopes import Scopes
+from memgauge.frameworks.torch.values import ValueReader
+from memgauge.records import Category, MemoryEvent, Trace
+from memgauge.workload import Workload
+
+
+def trace(
+    workload: Workload, *, device: str = "cpu", steps: int = 3, workspace: WorkspaceModel | None = None
+) -> Trace:
+    """Return every allocation and release that `steps` steps of the workload would make.
+
+    Raises:
+        UnsupportedError: An operator has no shape rule, or a value is read that
+            only a real run would know.
+        Exception: Whatever the user's own functions raise.
+    """
+    observer = _Tracer(workload, steps, workspace)
+    with torch.random.fork_rng(devices=[]):
+        with observer.mode:
+            protocol.run(workload, observer.scopes, observer, torch.device("cpu"), steps)
+        return observer.result()
+
+
+class _Tracer:
+    """Looks on while the protocol runs under the phantom mode."""
+
+    def __init__(self, workload: Workload, steps: int, workspace: WorkspaceModel | None) -> None:
+        self.workload = workload
+        self.steps = steps
+        self.scopes = Scopes(on_phase_end=self._settle)
+        self.ledger = Ledger(self.scopes)
+        self.values = ValueReader(workload.values)
+        self.mode = PhantomMode(self.ledger, self.scopes, self.values, workspace)
+        self._objects: Any = ()
+        self._step_begin = 0
+        self._held_before: Counter[tuple[int, Category, str]] | None = None
+        self._repeat: range | None = None
+
+    def built(self, objects: Any) -> Any:
+        self._objects = objects
+        self.scopes.name_modules(objects)
+        for tensor, category, layer in tensors_of_roles(objects):
+            for storage in storages(tensor):
+                if not self.ledger.knows(storage._cdata):
+                    self.ledger.allocate(storage, category, layer)
+        self._settle()
+        self._step_begin = len(self.ledger.events)
+        return objects
+
+    def batch_begins(self) -> None:
+        self.mode.input_now = True
+
+    def batch_ends(self) -> None:
+        self.mode.input_now = False
+
+    def step_ended(self, number: int) -> bool:
+        self.mode.end_of_step()
+        self._settle()
+        begin, self._step_begin = self._step_begin, len(self.ledger.events)
+        self.ledger.keep(since=begin)
+        held = Counter(
+            (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
+        )
+        if number >= 2 and held == self._held_before and number < self.steps:
+            self._repeat = range(begin, self._step_begin)
+            self._steps_left = range(number + 1, self.steps + 1)
+            return True
+        self._held_before = held
+        return False
+
+    def _settle(self) -> None:
+        roles: dict[int, tuple[Category, str]] = {}
+        for tensor, category, layer in tensors_of_roles(self._objects):
+            for storage in storages(tensor):
+                roles.setdefault(storage._cdata, (category, layer))
+        self.ledger.settle(roles)
+
+    def result(self) -> Trace:
+        ledger = self.ledger
+        end = self._step_begin
+        events = ledger.events[:end]
+        categories, layers = list(ledger.categories), list(ledger.layers)
+        if self._repeat is not None:
+            _repeat_step(events, categories, layers, self._repeat, self._steps_left)
+        unmodelled = []
+        assumptions = list(self.values.assumptions)
+        warning = protocol.never_trained(self.workload, self.scopes)
+        return Trace(
+            events=events,
+            categories=categories,
+            layers=layers,
+            modules=self.scopes.modules(),
+            assumptions=assumptions + ([warning] if warning else []),
+            unmodelled=unmodelled,
+        )
+
+
+def _repeat_step(
+    events: list[MemoryEvent], categories: list[Category], layers: list[str], span: range, numbers: range
+) -> None:
+    """Append the steady step again under new storage numbers, once for each step left.
+
+    A storage that the step gives back without having taken it stands for the one of
+    equal size, category and layer that it leaves behind.
+    """
+    step = events[span.start : span.stop]
+    taken = {e.storage for e in step if e.requested_bytes > 0}
+    given = {e.storage for e in step if e.requested_bytes < 0}
+    left: dict[tuple[int, Category, str], list[int]] = {}
+    size = {e.storage: e.requested_bytes for e in events if e.requested_bytes > 0}
+    key = {s: (size[s], categories[s], layers[s]) for s in taken | given}
+    for storage in sorted(taken - given):
+        left.setdefault(key[storage], []).append(storage)
+    heirs = {old: left[key[old]].pop(0) for old in sorted(given - taken) if left.get(key[old])}
+    current = {old: heir for old, heir in heirs.items()}
+    for number in numbers:
+        fresh: dict[int, int] = {}
+        for event in step:
+            if event.requested_bytes > 0:
+                fresh[event.storage] = len(categories)
+                categories.append(categories[event.storage])
+                layers.append(layers[event.storage])
+                storage = fresh[event.storage]
+            elif event.storage in fresh:
+                storage = fresh[event.storage]
+            else:
+                storage = current.get(event.storage, event.storage)
+            kind = event.phase.split(" ", 2)[-1]
+            events.append(event._replace(storage=storage, phase=f"step {number} {kind}"))
+        current = {old: fresh[heir] for old, heir in heirs.items()}

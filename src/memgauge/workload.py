@@ -1,0 +1,54 @@
+"""What is run: how to build model and optimizer, one batch, one step.
+
+A workload names no framework and no device. The same one is traced for any
+device of the catalogue and really run on the one that is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memgauge.errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A training or inference loop, described by three functions.
+
+    A run is `objects = build()`, then N times `b = batch(); r = step(*objects, b)`,
+    after which `b` and `r` are dropped.
+
+    Args:
+        build: Returns the model, or a tuple of modules and optimizers. Runs with
+            the device under study as the default device; may take `device`.
+        batch: Returns one batch, any nest of tensors; may take `device`.
+        step: Does one step exactly as a training loop would.
+        values: What to answer when the step reads a value that is not known
+            without running, by operator name: `{"nonzero": 128}` says that
+            `nonzero` finds 128 elements, `{"item": 0.5}` that `.item()` gives 0.5.
+        mode: `"train"` or `"infer"`; only used to warn when training never
+            calls backward.
+
+    Raises:
+        WorkloadError: One of the three is not callable.
+    """
+
+    build: Callable[..., Any]
+    batch: Callable[..., Any]
+    step: Callable[..., Any]
+    values: Mapping[str, float] = field(default_factory=dict)
+    mode: str = "train"
+    description: Mapping[str, object] = field(default_factory=dict)  # where it came from, for the record
+
+    def __post_init__(self) -> None:
+        for name in ("build", "batch", "step"):
+            if not callable(getattr(self, name)):
+                raise WorkloadError(f"Workload({name}={getattr(self, name)!r}): {name} must be a function")
+        if self.mode not in ("train", "infer"):
+            raise WorkloadError(f"Workload(mode={self.mode!r}): mode is 'train' or 'infer'")
+
+    def described(self, **facts: object) -> Workload:
+        """Return the same workload with `facts` added to its description."""
+        return replace(self, description={**self.description, **facts})
