@@ -56,6 +56,12 @@ _DYNAMIC = {
 }
 _READ = {"aten._local_scalar_dense", "aten.equal", "aten.is_nonzero", "aten.item", "aten.allclose"}
 _METADATA = {
+    "aten._sparse_coo_tensor_with_dims_and_tensors",
+    "aten._sparse_coo_tensor_with_dims",
+    "aten._sparse_coo_tensor_unsafe",
+    "aten._coalesced_",
+    "aten._indices",
+    "aten._values",
     "aten._fused_sdp_choice",
     "aten.is_same_size",
     "aten.is_pinned",
@@ -82,6 +88,14 @@ _EMPTY = {
     "aten.new_empty",
     "aten.new_empty_strided",
     "aten.empty_permuted",
+}
+# Aliases that the schema does not admit to.
+_UNDECLARED_VIEWS = {
+    "aten._unsafe_view",
+    "aten.unsafe_split",
+    "aten.unsafe_split_with_sizes",
+    "aten.unsafe_chunk",
+    "aten._reshape_alias",
 }
 # Draw from a distribution; the content is not worth making.
 _RANDOM = {
@@ -146,7 +160,7 @@ def _read_schema(func: Any) -> Rule:
         kind = Kind.DYNAMIC
     elif name in _EMPTY:
         kind = Kind.EMPTY
-    elif is_view:
+    elif is_view or func.is_view or name in _UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
         kind = Kind.VIEW
     else:
         kind = Kind.COMPUTE

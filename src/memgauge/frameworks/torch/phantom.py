@@ -21,18 +21,18 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
 from memgauge.frameworks.torch.roles import storages
 from memgauge.frameworks.torch.scopes import BACKWARD, NO_SEQUENCE, OPTIMIZER, SETUP, Scopes
 from memgauge.frameworks.torch.shapes import Spec, output_specs
+from memgauge.frameworks.torch.sparse import run_sparse
+from memgauge.frameworks.torch.special import SPECIAL
 from memgauge.frameworks.torch.values import ValueReader
 from memgauge.records import Category
 
@@ -98,7 +98,7 @@ class PhantomMode(TorchDispatchMode):
         super().__init__()
         self._ledger = ledger
         self._scopes = scopes
-        self._values = values
+        self.values = values
         self._workspace = workspace
         self._space = AddressSpace()
         self._unknown: set[int] = set()  # addresses of storages whose content is not known
@@ -129,7 +129,7 @@ class PhantomMode(TorchDispatchMode):
             if rule.kind is Kind.METADATA:
                 return func(*args, **kwargs)
             if rule.kind is Kind.READ:
-                return self._values.read(func, rule, args, self._is_known)
+                return self.values.read(func, rule, args, self.is_known)
             return self._compute(func, rule, args, kwargs)
         finally:
             ledger.operator = outer
@@ -139,19 +139,9 @@ class PhantomMode(TorchDispatchMode):
         if rule.name == "aten.add" and self._is_engine_sum(inputs):
             return inputs[0]
         if any(t.layout is not torch.strided for t in inputs):
-            return self._sparse(func, rule, args, kwargs, inputs)
-        known = all(self._is_known(t) for t in inputs)
+            return run_sparse(self, func, rule, args, kwargs)
         scalar = self._wrapped_scalar(rule, args, kwargs, inputs)
-        if rule.kind is Kind.DYNAMIC:
-            result = self._dynamic(func, rule, args, kwargs, inputs, known)
-        else:
-            specs = output_specs(func, rule, args, kwargs)
-            if known and self._worth_computing(rule, specs, inputs):
-                result = self._adopt(func(*args, **kwargs))
-            else:
-                self._forget(rule, args, kwargs)
-                result = self._make(specs, rule, args, kwargs) if rule.returns else None
-                result = self._values.assume(func, rule, args, kwargs, result, self._adopt)
+        result = self._result(func, rule, args, kwargs, inputs)
         if self._workspace is not None:
             extra = self._workspace(func, args, kwargs, result)
             if extra:
@@ -166,30 +156,54 @@ class PhantomMode(TorchDispatchMode):
     def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default and not self._is_listed(result):
-            self._adopt(result)  # torch.tensor([...]): made outside the dispatcher, seen here first
+            self.adopt(result)  # torch.tensor([...]): made outside the dispatcher, seen here first
         return result
 
-    def _dynamic(
-        self,
-        func: Any,
-        rule: Rule,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[torch.Tensor],
-        known: bool,
-    ) -> Any:
-        """An operator whose output size depends on values."""
-        if known and sum(t.numel() for t in inputs) <= 16 * KNOWN_ELEMENTS:
-            return self._adopt(func(*args, **kwargs))
-        specs = self._values.dynamic_specs(func, rule, args, kwargs, self._is_known)
-        return self._make(specs, rule, args, kwargs)
-
-    def _sparse(
+    def _result(
         self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
     ) -> Any:
-        from memgauge.frameworks.torch.sparse import run_sparse
+        """The outputs: computed if everything is known and small, else phantoms of the right size."""
+        special = SPECIAL.get(rule.name)
+        if special is not None:
+            result = special(self, func, args, kwargs)
+            if result is not None:
+                return None if result is self.NOTHING else result
+        known = all(self.is_known(t) for t in inputs)
+        if rule.kind is Kind.DYNAMIC:
+            if known and sum(t.numel() for t in inputs) <= 16 * KNOWN_ELEMENTS:
+                return self.adopt(func(*args, **kwargs))
+            raise self.values.not_known(rule, rule.name.split(".")[-1])
+        specs = output_specs(func, rule, args, kwargs)
+        if known and self._worth_computing(rule, specs, inputs):
+            return self.adopt(func(*args, **kwargs))
+        self._forget(rule, args, kwargs)
+        return self._make(specs, rule, args, kwargs) if rule.returns else None
 
-        return run_sparse(self, func, rule, args, kwargs)
+    # -- for the special operators ---------------------------------------------------------------------
+
+    NOTHING = object()  # the operator is done and gives nothing back
+
+    def make(self, spec: Spec) -> torch.Tensor:
+        """Return a phantom of that spec."""
+        return self.phantom(spec)
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor's values are really there."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in self._unknown
+
+    def count_true(self, mask: torch.Tensor, name: str) -> int:
+        """Return how many elements are not zero, known or as declared under `name`."""
+        if self.is_known(mask):
+            return int(torch.count_nonzero(mask))
+        count = self.values.count(name, mask.numel())
+        if count is None:
+            raise self.values.not_known(rule_of(torch.ops.aten.nonzero.default), name)
+        return count
+
+    def forget_and_return(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """Treat an in-place operator as a write of unknown values."""
+        self._forget(rule_of(func), args, {})
+        return args[0]
 
     def _make(self, specs: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Turn a template of output specs into phantom tensors; aliases give back their input."""
@@ -199,26 +213,26 @@ class PhantomMode(TorchDispatchMode):
                 if isinstance(result, torch.Tensor) and tuple(result.shape) != specs.shape and rule.resizes:
                     self._resize(result, specs)
                 return result
-            return self.phantom(specs.shape, specs.stride, specs.dtype)
+            return self.phantom(specs)
         if isinstance(specs, (tuple, list)):
             return type(specs)([self._make(s, rule, args, kwargs) for s in specs])
         return specs
 
-    def phantom(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def phantom(self, spec: Spec) -> torch.Tensor:
         """Return a new tensor with a storage of its own, noted in the ledger and never touched."""
-        size = storage_bytes(shape, stride, dtype.itemsize)
+        size = spec.storage_bytes
+        if size is None:
+            size = storage_bytes(spec.shape, spec.stride, spec.dtype.itemsize)
         storage = torch._C._construct_storage_from_data_pointer(self._space.place(size), _CPU, size)
         self._ledger.allocate(storage, self._category(), self._layer())
         self._unknown.add(storage._cdata)
-        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, stride)
+        return torch.empty(0, dtype=spec.dtype).set_(storage, 0, spec.shape, spec.stride)
 
     def _resize(self, tensor: torch.Tensor, spec: Spec) -> None:
-        fresh = self.phantom(spec.shape, spec.stride, spec.dtype)
+        fresh = self.phantom(spec)
         tensor.set_(fresh.untyped_storage(), 0, spec.shape, spec.stride)
 
-    def _adopt(self, result: Any) -> Any:
+    def adopt(self, result: Any) -> Any:
         """List the storages of really computed results."""
         for tensor in _tensors((result,), {}):
             for storage in storages(tensor):
@@ -231,9 +245,6 @@ class PhantomMode(TorchDispatchMode):
 
     def _is_listed(self, tensor: torch.Tensor) -> bool:
         return self._ledger.knows(tensor.untyped_storage()._cdata)
-
-    def _is_known(self, tensor: torch.Tensor) -> bool:
-        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in self._unknown
 
     def _worth_computing(self, rule: Rule, specs: Any, inputs: list[torch.Tensor]) -> bool:
         limit = RANDOM_ELEMENTS if rule.random and _is_floating(specs) else KNOWN_ELEMENTS

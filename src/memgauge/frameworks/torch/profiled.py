@@ -48,7 +48,8 @@ def profiled_run(workload: Workload, *, steps: int = 3) -> Trace:
     failure: BaseException | None = None
     with profiler:
         try:
-            protocol.run(workload, runner.scopes, runner, torch.device("cpu"), steps)
+            with runner.scopes:
+                protocol.run(workload, runner, torch.device("cpu"), steps)
         except (Exception, KeyboardInterrupt) as error:
             failure = error
         runner.objects = ()
@@ -70,17 +71,16 @@ class _Runner:
         self.objects: Any = ()
         self._input_now = False
 
-    def built(self, objects: Any) -> Any:
+    def built(self, objects: Any) -> None:
         self.objects = objects
         self.scopes.name_modules(objects)
         self._mark_roles()
-        return objects
 
-    def batch_begins(self) -> None:
+    def step_begins(self, number: int) -> None:
         self._input_now = True
-        self._mark()
+        self.scopes.start_step(number)
 
-    def batch_ends(self) -> None:
+    def batch_made(self) -> None:
         self._input_now = False
         self._mark()
 

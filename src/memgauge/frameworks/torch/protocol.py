@@ -13,41 +13,41 @@ from typing import Any, Protocol
 import torch
 
 from memgauge.frameworks.torch.roles import tensors_in
-from memgauge.frameworks.torch.scopes import Scopes, _as_tuple
+from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.workload import Workload
 
 
 class Observer(Protocol):
     """Who looks on while the protocol runs."""
 
-    def built(self, objects: Any) -> Any:
-        """Build is done; returns the objects to go on with."""
+    def built(self, objects: Any) -> None:
+        """Build is done."""
 
-    def batch_begins(self) -> None: ...
+    def step_begins(self, number: int) -> None:
+        """Step `number`, from 1, is about to ask for its batch."""
 
-    def batch_ends(self) -> None: ...
+    def batch_made(self) -> None:
+        """The batch is there; the user's step is next."""
 
     def step_ended(self, number: int) -> bool:
-        """Step `number` is over and its batch and result dropped; True ends the run early."""
+        """Step `number` is over, its batch and result dropped; True ends the run early."""
 
 
-def run(workload: Workload, scopes: Scopes, observer: Observer, device: torch.device, steps: int) -> None:
-    """Run the workload's protocol on `device` under hooks; raises what the user's code raises."""
-    with scopes, torch.device(device):
+def run(workload: Workload, observer: Observer, device: torch.device, steps: int) -> None:
+    """Run the workload's protocol on `device`; raises what the user's code raises."""
+    with torch.device(device):
         objects = call(workload.build, device)
         place(objects, device)
-        objects = observer.built(objects)
-        arguments = _as_tuple(objects)
+        observer.built(objects)
+        arguments = as_tuple(objects)
         for number in range(1, steps + 1):
-            scopes.start_step(number)
-            observer.batch_begins()
+            observer.step_begins(number)
             batch = move(call(workload.batch, device), device)
-            observer.batch_ends()
+            observer.batch_made()
             result = workload.step(*arguments, batch)
             del batch, result
             if observer.step_ended(number):
                 break
-        scopes.finish()
 
 
 def call(function: Callable[..., Any], device: torch.device) -> Any:
@@ -61,7 +61,7 @@ def call(function: Callable[..., Any], device: torch.device) -> Any:
 
 def place(objects: Any, device: torch.device) -> None:
     """Move modules, and the state of optimizers, that are not on the device yet."""
-    for item in _as_tuple(objects):
+    for item in as_tuple(objects):
         if isinstance(item, torch.nn.Module):
             if any(t.device.type != device.type for t in (*item.parameters(), *item.buffers())):
                 item.to(device)
@@ -92,6 +92,3 @@ def never_trained(workload: Workload, scopes: Scopes) -> str | None:
     if workload.mode == "train" and scopes.backward_calls == 0:
         return "the step never called backward: this is the memory of inference (mode='infer' says so)"
     return None
-
-
-__all__ = ["Observer", "call", "move", "never_trained", "place", "run"]

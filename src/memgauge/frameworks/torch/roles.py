@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from memgauge.frameworks.torch.scopes import _as_tuple, named_modules
+from memgauge.frameworks.torch.scopes import as_tuple, named_modules
 from memgauge.records import Category
 
 
@@ -27,7 +27,7 @@ def tensors_of_roles(objects: object) -> Iterator[tuple[torch.Tensor, Category, 
             if parameter is not None and id(parameter) not in owner:
                 owner[id(parameter)] = path
                 parameters.append((parameter, path))
-    optimizers = [o for o in _as_tuple(objects) if isinstance(o, torch.optim.Optimizer)]
+    optimizers = [o for o in as_tuple(objects) if isinstance(o, torch.optim.Optimizer)]
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

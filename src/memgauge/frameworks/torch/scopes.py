@@ -33,7 +33,7 @@ def named_modules(objects: object) -> dict[torch.nn.Module, str]:
     A single root has the paths of `named_modules`. Several roots are told apart
     by their class name in front (`Generator.conv1`), counted if it repeats.
     """
-    roots = [o for o in _as_tuple(objects) if isinstance(o, torch.nn.Module)]
+    roots = [o for o in as_tuple(objects) if isinstance(o, torch.nn.Module)]
     paths: dict[torch.nn.Module, str] = {}
     seen: dict[str, int] = {}
     for root in roots:
@@ -47,7 +47,7 @@ def named_modules(objects: object) -> dict[torch.nn.Module, str]:
     return paths
 
 
-def _as_tuple(objects: object) -> tuple[object, ...]:
+def as_tuple(objects: object) -> tuple[object, ...]:
     return tuple(objects) if isinstance(objects, (tuple, list)) else (objects,)
 
 
@@ -113,10 +113,6 @@ class Scopes:
         """Enter step `number`, counted from 1."""
         self.step = number
         self._switch(FORWARD)
-
-    def finish(self) -> None:
-        """Leave the last step; what is released from here on is not part of the run."""
-        self.step = 0
 
     def _switch(self, kind: str) -> str:
         before, self._kind = self._kind, kind

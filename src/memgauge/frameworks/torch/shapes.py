@@ -17,6 +17,7 @@ from torch._subclasses import fake_tensor
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
+from memgauge.frameworks.torch.values import ValueReader
 
 
 class Spec(NamedTuple):
@@ -26,6 +27,17 @@ class Spec(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
     alias: int | str | None = None
+    storage_bytes: int | None = None  # where the storage is larger than the layout needs
+
+
+def contiguous(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
+    """Return the spec of a contiguous tensor."""
+    stride: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return Spec(tuple(shape), tuple(reversed(stride)), dtype)
 
 
 _CACHE: dict[tuple[Any, ...], Any] = {}
@@ -85,6 +97,8 @@ def _ask_fake(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, An
         with mode:
             fakes = _map(args, lambda t: _like(t, "cpu"))
             return func(*fakes, **_map(kwargs, lambda t: _like(t, "cpu")))
+    except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException) as error:
+        raise ValueReader.not_known(rule, rule.name.split(".")[-1]) from error
     except (NotImplementedError, fake_tensor.UnsupportedOperatorException) as error:
         raise UnsupportedError(
             f"{rule.name}: torch has no shape rule for this operator; register one with "

@@ -6,6 +6,8 @@ Steps are traced until one leaves memory as it found it; further ones repeat it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,9 +34,24 @@ def trace(
     """
     observer = _Tracer(workload, steps, workspace)
     with torch.random.fork_rng(devices=[]):
-        with observer.mode:
-            protocol.run(workload, observer.scopes, observer, torch.device("cpu"), steps)
+        with observer.mode, observer.scopes, _seeing_rng_states(observer.mode):
+            protocol.run(workload, observer, torch.device("cpu"), steps)
         return observer.result()
+
+
+@contextmanager
+def _seeing_rng_states(mode: PhantomMode) -> Iterator[None]:
+    """List the tensors that hold random states (5,056 bytes each); no dispatcher sees them made."""
+    before = torch.get_rng_state
+
+    def listed() -> torch.Tensor:
+        return mode.adopt(before())  # type: ignore[no-any-return]
+
+    torch.get_rng_state = torch.random.get_rng_state = listed
+    try:
+        yield
+    finally:
+        torch.get_rng_state = torch.random.get_rng_state = before
 
 
 class _Tracer:
@@ -52,7 +69,7 @@ class _Tracer:
         self._held_before: Counter[tuple[int, Category, str]] | None = None
         self._repeat: range | None = None
 
-    def built(self, objects: Any) -> Any:
+    def built(self, objects: Any) -> None:
         self._objects = objects
         self.scopes.name_modules(objects)
         for tensor, category, layer in tensors_of_roles(objects):
@@ -61,12 +78,12 @@ class _Tracer:
                     self.ledger.allocate(storage, category, layer)
         self._settle()
         self._step_begin = len(self.ledger.events)
-        return objects
 
-    def batch_begins(self) -> None:
+    def step_begins(self, number: int) -> None:
+        self.scopes.start_step(number)
         self.mode.input_now = True
 
-    def batch_ends(self) -> None:
+    def batch_made(self) -> None:
         self.mode.input_now = False
 
     def step_ended(self, number: int) -> bool:

@@ -8,6 +8,8 @@ stated in the result; else an error that names the operator and the user's line.
 
 from __future__ import annotations
 
+import linecache
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,10 +20,9 @@ import torch
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
-from memgauge.frameworks.torch.shapes import Spec
 
-# Indices that come out of unknown numbers are assumed even; larger ones stay unknown.
-ASSUMED_ELEMENTS = 2**20
+# Conditions in torch's own code that hold in any run that makes progress: file, text of the line.
+_PROGRESS = (("torch/optim/lbfgs.py", "ys > 1e-10"),)  # LBFGS keeps a correction pair of each iteration
 
 
 class ValueReader:
@@ -30,6 +31,7 @@ class ValueReader:
     def __init__(self, declared: Mapping[str, float]) -> None:
         self._declared = dict(declared)
         self.assumptions: dict[str, None] = {}  # ordered, each once
+        self._reads = -1
 
     def read(
         self, func: Any, rule: Rule, args: tuple[Any, ...], is_known: Callable[[torch.Tensor], bool]
@@ -45,55 +47,48 @@ class ValueReader:
             value = self._declared["item"]
             return bool(value) if dtype is torch.bool else value if dtype.is_floating_point else int(value)
         if dtype is torch.bool:
-            self._assume(f"a condition read from a tensor ({user_line()}) is taken as false")
+            if _holds_while_progressing():
+                return True
+            self.assume(f"a condition read from a tensor ({user_line()}) is taken as false")
             return False
         if dtype.is_complex:
             return complex(1.0)
         if dtype.is_floating_point:
-            self._assume("numbers read with .item() that depend on computed values are taken as 1.0")
-            return 1.0
-        raise self._not_known(rule, "item")
+            self.assume("numbers read with .item() that depend on computed values fall slowly from 1.0")
+            self._reads += 1
+            return 1.0 / (1.0 + 0.001 * self._reads)
+        raise self.not_known(rule, "item")
 
-    def assume(
-        self,
-        func: Any,
-        rule: Rule,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        adopt: Callable[[Any], Any],
-    ) -> Any:
-        """Replace indices that come out of unknown numbers by evenly spread ones, as routing does."""
-        return result
+    def count(self, name: str, elements: int) -> int | None:
+        """Return the declared count of elements that `nonzero` and its like find, None if undeclared."""
+        declared = self._declared.get(name)
+        if declared is None:
+            return None
+        return min(int(declared), elements)
 
-    def dynamic_specs(
-        self,
-        func: Any,
-        rule: Rule,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        is_known: Callable[[torch.Tensor], bool],
-    ) -> Any:
-        """Return the output of an operator whose size depends on values."""
-        short = rule.name.split(".")[-1]
-        count = self._declared.get(short)
-        if count is None:
-            raise self._not_known(rule, short)
-        first = next(a for a in args if isinstance(a, torch.Tensor))
-        size = int(count)
-        if short == "nonzero":
-            return Spec((size, first.dim()), (1, max(size, 1)), torch.int64)
-        return Spec((size,), (1,), first.dtype)
-
-    def _assume(self, text: str) -> None:
+    def assume(self, text: str) -> None:
+        """Remember an assumption, once."""
         self.assumptions.setdefault(text)
 
     @staticmethod
-    def _not_known(rule: Rule, name: str) -> UnsupportedError:
+    def not_known(rule: Rule, name: str) -> UnsupportedError:
+        """Return the error for a value that only a real run would know."""
         return UnsupportedError(
             f"{rule.name} at {user_line()} depends on values that only a real run would know; "
             f'declare one: Workload(..., values={{"{name}": 1}})'
         )
+
+
+def _holds_while_progressing() -> bool:
+    frame = sys._getframe(1)
+    for _ in range(8):
+        if frame is None or frame.f_back is None:
+            return False
+        frame = frame.f_back
+        for file, text in _PROGRESS:
+            if frame.f_code.co_filename.endswith(file):
+                return text in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return False
 
 
 _LIBRARY = (sysconfig.get_paths()["stdlib"], str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))

@@ -1,0 +1,236 @@
+"""PyTorch's CUDACachingAllocator, rule by rule, as the path of one allocation.
+
+    round the request      round_request
+    choose a pool          at most 1 MiB, or more
+    best fit in the cache  _find_cached
+    or obtain a segment    _obtain, _reserve; giving cached memory back and trying again where that fails
+    split off the rest     allocate
+    free and merge         free
+
+Source: c10/core/AllocatorConfig.h of torch 2.13.0 for every constant (equal in
+2.14.1); c10/cuda/CUDACachingAllocator.cpp for every rule, read at commit
+001074d2 (2024) and in main of 2026. The function named beside a rule is the one
+that it was read in. What is not modelled: docs/allocators/cuda.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from memgauge.allocators.blocks import UNLIMITED_BYTES, Block, Driver, Pool, round_up
+from memgauge.allocators.cuda_expandable import ExpandableSegments, best_expandable_fit
+from memgauge.allocators.replay import walk
+from memgauge.allocators.settings import CudaSettings
+from memgauge.records import MemoryEvent, Timeline
+from memgauge.units import MIB, TIB
+
+MIN_BLOCK_BYTES = 512  # kMinBlockSize: every block is a multiple of it
+SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: the largest request of the small pool, and of a tolerated rest
+SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: segments and pages of the small pool
+SHARED_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: below it, requests share a segment of large_segment_bytes
+SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: from there on, a segment is the request rounded up to it
+_UNKNOWN_SPAN_BYTES = 1024 * TIB  # addresses of an expandable segment where the card's memory is not known
+
+
+def replay(
+    events: Iterable[MemoryEvent],
+    settings: CudaSettings = CudaSettings(),  # noqa: B008 (frozen)
+    capacity_bytes: int | None = None,
+    *,
+    total_bytes: int | None = None,
+) -> Timeline:
+    """Place every event as PyTorch would on one stream of one GPU; return occupancy after each.
+
+    Args:
+        events: Requests and releases in program order.
+        settings: What PYTORCH_CUDA_ALLOC_CONF sets.
+        capacity_bytes: What the driver can give to this allocator: the card's memory
+            without contexts and other processes. None: it never ends, so nothing is given back.
+        total_bytes: The card's whole memory, of which `per_process_memory_fraction` is a
+            fraction; `capacity_bytes` where it is not known.
+
+    Raises:
+        OutOfMemory: A request does not fit; carries the timeline until then.
+        TraceError: The events are not a trace (see `walk`).
+    """
+    return walk(events, CudaCachingAllocator(settings, capacity_bytes, total_bytes=total_bytes))
+
+
+def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) -> int:
+    """Return the size of block that a request asks for (`round_size`, `roundup_power2_next_division`).
+
+    Args:
+        requested_bytes: At least 1.
+        power2_divisions: Steps between a power of two and the next, one entry for each power
+            from 1 MiB on; smaller requests use the first entry and larger ones the last.
+    """
+    if power2_divisions and requested_bytes >= MIN_BLOCK_BYTES:
+        power = requested_bytes.bit_length() - 1
+        divisions = power2_divisions[min(max(power - 20, 0), len(power2_divisions) - 1)]
+        if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
+            return round_up(requested_bytes, (1 << power) // divisions)
+    return (requested_bytes + MIN_BLOCK_BYTES - 1) // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+
+
+class CudaCachingAllocator:
+    """The allocator of one GPU for one stream, with the two pools of that stream.
+
+    Every block carries its address, so that a caller can see where it was put.
+    """
+
+    def __init__(
+        self,
+        settings: CudaSettings = CudaSettings(),  # noqa: B008 (frozen)
+        capacity_bytes: int | None = None,
+        *,
+        total_bytes: int | None = None,
+    ) -> None:
+        """Start with nothing reserved. For the arguments see `replay`."""
+        total_bytes = capacity_bytes if total_bytes is None else total_bytes
+        self.allocated_bytes = 0
+        self._driver = Driver(total_bytes if capacity_bytes is None else capacity_bytes)
+        self._power2_divisions = settings.roundup_power2_divisions
+        self._large_segment_bytes = settings.large_segment_bytes
+        self._max_split_bytes = settings.max_split_bytes or UNLIMITED_BYTES
+        self._max_rounding_bytes = settings.max_non_split_rounding_bytes or settings.large_segment_bytes
+
+        # setMemoryFraction: a fraction of 1 sets no limit, and without a limit nothing is collected.
+        self._allowed_bytes, self._collects_above_bytes = UNLIMITED_BYTES, UNLIMITED_BYTES
+        if total_bytes is not None and settings.per_process_memory_fraction < 1:
+            self._allowed_bytes = int(settings.per_process_memory_fraction * total_bytes + 0.5)
+            if settings.garbage_collection_threshold:
+                self._collects_above_bytes = int(settings.garbage_collection_threshold * self._allowed_bytes)
+
+        # should_split: small and expandable segments are divided down to one block unit; large ones
+        # only if more than 1 MiB is left over, and only for requests below max_split_size_mb.
+        unit_bytes = MIN_BLOCK_BYTES - 1
+        self._small = Pool(splits_above_bytes=unit_bytes)
+        self._large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
+        self._expandable: dict[Pool, ExpandableSegments] = {}
+        if settings.expandable_segments:
+            self._large = Pool(splits_above_bytes=unit_bytes)
+            span_bytes = total_bytes + total_bytes // 8 if total_bytes else _UNKNOWN_SPAN_BYTES
+            for pool, page_bytes in ((self._small, SMALL_SEGMENT_BYTES), (self._large, self._large_segment_bytes)):
+                self._expandable[pool] = ExpandableSegments(
+                    pool, self._driver, page_bytes=page_bytes, span_bytes=span_bytes
+                )
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Return the bytes of all segments held from the driver."""
+        return self._driver.reserved_bytes
+
+    def free_blocks(self) -> Iterator[Block]:
+        """Yield the cached blocks: together with those handed out they make up what is reserved."""
+        yield from self._small.blocks.copy()
+        yield from self._large.blocks.copy()
+
+    def allocate(self, requested_bytes: int) -> Block | None:
+        """Return a block for a request of at least 1 byte, or None when out of memory (`malloc`)."""
+        size_bytes = round_request(requested_bytes, self._power2_divisions)
+        pool = self._small if size_bytes <= SMALL_REQUEST_BYTES else self._large
+        block = self._find_cached(pool, size_bytes) or self._obtain(pool, size_bytes)
+        if block is None:
+            return None
+        if block.size_bytes - size_bytes > pool.splits_above_bytes and size_bytes < pool.splits_below_bytes:
+            pool.put(block.split(size_bytes))
+        block.requested_bytes = requested_bytes
+        self.allocated_bytes += block.size_bytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Cache a block that `allocate` returned, merged with its free neighbours (`free_block`)."""
+        self.allocated_bytes -= block.size_bytes
+        block.pool.put_merged(block)
+
+    def _find_cached(self, pool: Pool, size_bytes: int) -> Block | None:
+        """Return the best fit, out of its pool, unless it is kept for larger requests (`get_free_block`).
+
+        A block of max_split_size_mb and more serves no request below that, and none that would
+        leave max_non_split_rounding_mb of it unused.
+        """
+        pool.searches += 1
+        index = pool.best_fit(size_bytes)
+        if self._expandable:
+            index = best_expandable_fit(pool, index)
+        if index == len(pool.blocks):
+            return None
+        cached_bytes = pool.blocks[index].size_bytes
+        if cached_bytes >= self._max_split_bytes and (
+            size_bytes < self._max_split_bytes or cached_bytes >= size_bytes + self._max_rounding_bytes
+        ):
+            return None
+        return pool.take(index)
+
+    def _obtain(self, pool: Pool, size_bytes: int) -> Block | None:
+        """Return a block of new memory; where there is none, give cached memory back and try again."""
+        self._collect_garbage()
+        block = self._reserve(pool, size_bytes)
+        if block is None and self._release_oversize(pool, size_bytes):
+            block = self._reserve(pool, size_bytes)
+        if block is None:
+            self.release_cached()
+            block = self._reserve(pool, size_bytes)
+        return block
+
+    def _reserve(self, pool: Pool, size_bytes: int) -> Block | None:
+        """Return a new segment, or an expandable one grown far enough (`get_allocation_size`, `alloc_block`)."""
+        if size_bytes <= SMALL_REQUEST_BYTES:
+            segment_bytes = SMALL_SEGMENT_BYTES
+        elif size_bytes < SHARED_REQUEST_BYTES:
+            segment_bytes = self._large_segment_bytes
+        else:
+            segment_bytes = round_up(size_bytes, SEGMENT_ROUNDING_BYTES)
+        if self._driver.reserved_bytes + segment_bytes > self._allowed_bytes:
+            return None
+        if self._expandable:
+            return self._expandable[pool].grow(size_bytes)
+        if not self._driver.take(segment_bytes):
+            return None
+        return Block(self._driver.address(segment_bytes), segment_bytes, pool)
+
+    def _release_oversize(self, pool: Pool, size_bytes: int) -> bool:
+        """Give back one cached block that would do, or several large ones (`release_available_cached_blocks`).
+
+        Only blocks of max_split_size_mb and more count. Returns whether enough was given back.
+        """
+        if self._expandable:
+            return False
+        wanted_bytes, released_bytes = max(size_bytes, self._max_split_bytes), 0
+        enough = pool.best_fit(wanted_bytes)
+        oversize = pool.blocks[pool.best_fit(self._max_split_bytes) :]
+        for block in pool.blocks[enough : enough + 1] or reversed(oversize):
+            if released_bytes < wanted_bytes:
+                released_bytes += block.size_bytes
+                self._release(block)
+        return released_bytes >= wanted_bytes
+
+    def release_cached(self) -> None:
+        """Give every segment, or page, without a handed-out block back to the driver (`release_cached_blocks`)."""
+        for segments in self._expandable.values():
+            segments.unmap_free_pages()
+        for block in () if self._expandable else self.free_blocks():
+            if block.is_whole_segment:
+                self._release(block)
+
+    def _collect_garbage(self) -> None:
+        """Above the threshold, give back the large segments unused for longest (`garbage_collect_cached_blocks`).
+
+        Age is the number of searches in the pool since a block became free. Each round gives back
+        every segment of at least the average age, until reserved falls to the threshold.
+        """
+        excess_bytes = self._driver.reserved_bytes - self._collects_above_bytes
+        idle = [block for block in self._large.blocks if block.is_whole_segment] if excess_bytes > 0 else []
+        while excess_bytes > 0 and idle:
+            ages = [self._large.searches - block.cached_since for block in idle]
+            average = sum(ages) / len(ages)
+            oldest = [block for block, age in zip(idle, ages, strict=True) if age >= average]
+            for block in oldest:
+                excess_bytes -= block.size_bytes
+                self._release(block)
+            idle = [block for block in idle if block not in oldest]
+
+    def _release(self, block: Block) -> None:
+        """Give a cached segment back to the driver (`release_block`)."""
+        block.pool.remove(block)
+        self._driver.give_back(block.size_bytes)

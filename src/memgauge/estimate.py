@@ -1,0 +1,140 @@
+"""Say what a run will take, before it runs.
+
+    workload --trace--> events --replay--> timeline --account--> Estimate
+
+Read this file first: it is the whole product in one function.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from memgauge import devices
+from memgauge.allocators import cpu, cuda_caching
+from memgauge.allocators.settings import CudaSettings
+from memgauge.devices import Device
+from memgauge.errors import UsageError, missing_extra
+from memgauge.explain.peak import account
+from memgauge.host import Host, host_memory
+from memgauge.records import Estimate, Fits, Peak, Range, Timeline, Trace
+from memgauge.targets import TargetOptions, resolve
+from memgauge.workload import Workload
+
+
+def estimate(
+    workload: Workload | str,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    threads: int | None = None,
+    options: TargetOptions | None = None,
+    sets: Mapping[str, str] | None = None,
+    allocator: CudaSettings | None = None,
+    host: bool = True,
+) -> Estimate:
+    """Return the predicted memory of `steps` steps of a workload on `device`.
+
+    Args:
+        workload: A `Workload`, or a TARGET such as `"zoo:gpt2"` or `"train.py:my_training"`.
+        device: A name of the catalogue (`"cpu"`, `"nvidia-a100-80gb"`).
+        steps: Steps of the run, at least 1.
+        threads: CPU threads of the run; torch's own number if None.
+        options: Batch size and the like, for TARGETs that take them.
+        sets: Arguments of a TARGET's function, as text.
+        allocator: Settings of the CUDA caching allocator.
+        host: Also predict the resident memory of the process (CPU only). Its import
+            baseline is measured in a fresh process, which takes a second or two.
+
+    Raises:
+        UsageError: The device, target or an option is unknown or out of range.
+        WorkloadError: The workload's own code raised.
+        UnsupportedError: An operator cannot be followed without running it.
+        MissingError: torch is not installed.
+    """
+    if steps < 1:
+        raise UsageError(f"steps={steps}: a run has at least one step")
+    place = devices.find(device)
+    begin_ns = time.perf_counter_ns()
+    try:
+        from memgauge.frameworks.torch import predict
+    except ModuleNotFoundError as error:
+        raise missing_extra("torch", "torch") from error
+
+    baseline = Host(workload, options, sets, threads) if host and place.kind == "cpu" else None
+    if isinstance(workload, str):
+        workload = resolve(workload, options or TargetOptions(), sets or {})
+    threads = predict.threads_of_run(threads)
+    trace = predict.predict(workload, kind=place.kind, steps=steps, threads=threads)
+    timeline = replay(trace, place, allocator)
+    peak, at_peak, phases, layers = account(trace, timeline)
+    peak, unknown = _process_memory(peak, trace, place, baseline, threads)
+    return Estimate(
+        workload=dict(workload.description),
+        device={"name": place.name, "title": place.title, "kind": place.kind},
+        peak=peak,
+        at_peak=at_peak,
+        phases=phases,
+        layers=layers,
+        threads=threads if place.kind == "cpu" else None,
+        steps=steps,
+        elapsed_ns=time.perf_counter_ns() - begin_ns,
+        assumptions=tuple(trace.assumptions),
+        unmodelled=tuple(trace.unmodelled),
+        unknown=unknown,
+        versions=predict.versions(),
+        fits=fits(peak, place),
+    )
+
+
+def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) -> Timeline:
+    """Place the trace's events as the device's allocator would."""
+    if device.kind == "cpu":
+        return cpu.replay(trace.events)
+    return cuda_caching.replay(trace.events, allocator or CudaSettings())
+
+
+def _process_memory(
+    peak: Peak, trace: Trace, device: Device, baseline: Host | None, threads: int
+) -> tuple[Peak, dict[str, str]]:
+    """Add what the process takes beyond the allocator, or say why that is not known."""
+    import msgspec
+
+    if device.kind == "cpu":
+        unknown = {"peak.device_bytes": "a CPU run takes no device memory", "peak.reserved_bytes": "torch keeps no reserve on the CPU"}
+        if baseline is None:
+            return peak, {**unknown, "peak.host_bytes": "not asked for"}
+        baseline_bytes = baseline.baseline_bytes()
+        if baseline_bytes is None:
+            return peak, {**unknown, "peak.host_bytes": baseline.reason}
+        resident = host_memory(trace, baseline_bytes, threads)
+        return msgspec.structs.replace(peak, host_bytes=resident, host_baseline_bytes=baseline_bytes), unknown
+    return peak, {
+        "peak.device_bytes": "the CUDA context and library workspaces of this device are not modelled yet",
+        "peak.host_bytes": "resident memory of a CUDA process is not known until this machine is calibrated",
+    }
+
+
+def fits(peak: Peak, device: Device) -> Fits:
+    """Say whether the run fits: by the resident range on the CPU, by tensors alone on a GPU."""
+    capacity = device.capacity_bytes
+    if device.kind == "cpu":
+        from memgauge.host import memory_total_bytes
+
+        capacity = memory_total_bytes()
+        need = peak.host_bytes or Range(*(peak.allocated_bytes or 0,) * 3)
+        if capacity is None:
+            return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason="memory size unknown")
+        verdict = "yes" if need.high <= capacity else "no" if need.low > capacity else "uncertain"
+        return Fits(verdict=verdict, capacity_bytes=capacity, free_bytes=capacity - need.expected)
+    reserved = peak.reserved_bytes or 0
+    if capacity is None:
+        return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason="capacity is read on the machine")
+    if (peak.allocated_bytes or 0) > capacity:
+        return Fits(verdict="no", capacity_bytes=capacity, free_bytes=capacity - reserved)
+    return Fits(
+        verdict="uncertain",
+        capacity_bytes=capacity,
+        free_bytes=capacity - reserved,
+        reason="tensors fit; the CUDA context and library workspaces, which come on top, are not modelled yet",
+    )

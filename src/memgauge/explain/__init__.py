@@ -1,0 +1,1 @@
+"""What the numbers mean: who holds the peak, and what explains a difference."""

@@ -1,0 +1,35 @@
+"""The torch side of an estimate: a trace with the kernels' workspace of the device in it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from memgauge.frameworks.torch.trace import trace
+from memgauge.records import Trace
+from memgauge.workload import Workload
+
+
+def predict(workload: Workload, *, kind: str, steps: int, threads: int) -> Trace:
+    """Return the predicted trace of a run on a `"cpu"` or `"cuda"` device.
+
+    Raises:
+        WorkloadError: The workload's own code raised; the message has its traceback.
+        UnsupportedError: An operator cannot be followed without running it.
+    """
+    if kind == "cuda":
+        return trace(workload, device="cuda", steps=steps)
+    from memgauge.frameworks.torch.cpu_workspace import workspace_bytes
+
+    return trace(workload, device="cpu", steps=steps, workspace=partial(workspace_bytes, threads=threads))
+
+
+def threads_of_run(asked: int | None) -> int:
+    """Return the number of CPU threads that a run would use."""
+    return asked if asked is not None else torch.get_num_threads()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the result depends on."""
+    return {"torch": torch.__version__}

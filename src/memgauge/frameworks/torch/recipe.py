@@ -1,0 +1,188 @@
+"""The usual step around any model: optimizer, precision, training or inference.
+
+A library model comes without a training loop; this is the one it gets, written
+as people write it:
+
+    train   optimizer.zero_grad(); loss = loss_of(model, batch); loss.backward(); optimizer.step()
+    infer   with torch.no_grad(): model(batch)
+
+with `torch.autocast` around the loss for `amp-…` precisions. The optimizer is
+Adam with torch's own defaults if none is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from memgauge.arguments import MODES, PRECISIONS, TargetOptions, check_choice, convert
+from memgauge.errors import UnsupportedError, UsageError, nearest
+from memgauge.workload import Workload
+
+DEFAULT_OPTIMIZER = "adam"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# They cannot take the plain step: a closure, sparse gradients, matrices only.
+_OTHER_STEP = {"lbfgs": "needs a closure", "sparseadam": "needs sparse gradients", "muon": "takes matrices only"}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is run.
+
+    Args:
+        model: Makes the model. Called with the default dtype and device set, so that
+            nothing is made twice; the result is put into train or eval mode.
+        batch: Makes a batch whose floating-point tensors have the dtype given to it.
+        loss: Takes model and batch, returns the scalar to go backward from.
+        predict: Takes model and batch, returns what inference returns.
+        optimizer, precision, mode: As in `TargetOptions`.
+        values: As in `Workload`.
+        description: What the workload is, for the record.
+
+    Raises:
+        UsageError: Optimizer, precision or mode is unknown.
+    """
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[torch.dtype], Any]
+    loss: Callable[[nn.Module, Any], torch.Tensor]
+    predict: Callable[[nn.Module, Any], Any]
+    optimizer: str | None = None
+    precision: str = "float32"
+    mode: str = "train"
+    values: Mapping[str, float] = field(default_factory=dict)
+    description: Mapping[str, object] = field(default_factory=dict)
+
+    def workload(self) -> Workload:
+        """Return the workload of this recipe."""
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("mode", self.mode, MODES)
+        infer = self.mode == "infer"
+        facts: dict[str, object] = {**self.description, "precision": self.precision, "mode": self.mode}
+        if not infer:
+            facts["optimizer"] = self.optimizer or DEFAULT_OPTIMIZER
+        return Workload(
+            build=self._build_model if infer else self._training_build(),
+            batch=self._batch,
+            step=self._infer if infer else self._train,
+            values=self.values,
+            mode=self.mode,
+            description=facts,
+        )
+
+    def _training_build(self) -> Callable[..., Any]:
+        make_optimizer = optimizer_of(self.optimizer or DEFAULT_OPTIMIZER)
+
+        def build(device: torch.device | str = "cpu") -> tuple[Any, ...]:
+            model = self._build_model(device)
+            optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+            if self.precision == "amp-float16" and torch.device(device).type == "cuda":
+                return model, optimizer, torch.amp.GradScaler("cuda")
+            return model, optimizer
+
+        return build
+
+    def _build_model(self, device: torch.device | str = "cpu") -> nn.Module:
+        dtype = _DTYPES.get(self.precision, torch.float32)
+        with default_dtype(dtype), torch.device(device):
+            model = self.model()
+        return model.train(self.mode == "train")
+
+    def _batch(self, device: torch.device | str = "cpu") -> Any:
+        with torch.device(device):
+            return self.batch(_DTYPES.get(self.precision, torch.float32))
+
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *rest: Any) -> None:
+        scaler, batch = rest if len(rest) == 2 else (None, rest[0])
+        optimizer.zero_grad()
+        with self._autocast(model):
+            loss = self.loss(model, batch)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    def _infer(self, model: nn.Module, batch: Any) -> Any:
+        with torch.no_grad(), self._autocast(model):
+            return self.predict(model, batch)
+
+    def _autocast(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        kind, _, dtype = self.precision.rpartition("-")
+        if kind != "amp":
+            return contextlib.nullcontext()
+        device = next((p.device.type for p in model.parameters()), "cpu")
+        return torch.autocast(device, dtype=_DTYPES[dtype])
+
+
+def recipe_options(options: TargetOptions) -> dict[str, Any]:
+    """Return the part of the options that a recipe takes."""
+    return {"optimizer": options.optimizer, "precision": options.precision, "mode": options.mode}
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new floating-point tensors of this type within the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """Return every optimizer of torch that can take a plain step, by lower-case name."""
+    found = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
+    }
+    return {name: value for name, value in found.items() if name not in _OTHER_STEP}
+
+
+def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """Return what makes the optimizer for parameters: `adam`, or `sgd,momentum=0.9`.
+
+    Raises:
+        UsageError: There is no such optimizer, or it takes no such argument.
+    """
+    name, *pairs = (part.strip() for part in text.split(","))
+    if name.lower() in _OTHER_STEP:
+        reason = _OTHER_STEP[name.lower()]
+        raise UsageError(f"optimizer {name!r} {reason}; write its step in a function of your own")
+    known = optimizers()
+    if name.lower() not in known:
+        raise UsageError(f"optimizer {name!r} is unknown{nearest(name.lower(), known)}; it is {', '.join(known)}")
+    kind = known[name.lower()]
+    arguments = _optimizer_arguments(kind, name, pairs)
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        if not parameters:
+            raise UnsupportedError("the model has no parameters to train; use --mode infer")
+        return kind(parameters, **arguments)
+
+    return make
+
+
+def _optimizer_arguments(kind: type[torch.optim.Optimizer], name: str, pairs: list[str]) -> dict[str, Any]:
+    parameters = inspect.signature(kind).parameters
+    known = [key for key in parameters if key != "params"]
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or key not in known:
+            raise UsageError(
+                f"optimizer {name!r} takes no {pair!r}{nearest(key, known)}; it takes {', '.join(known)}"
+            )
+        default = parameters[key].default
+        arguments[key] = convert(key, value, None, None if default is inspect.Parameter.empty else default)
+    return arguments

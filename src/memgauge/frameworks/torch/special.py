@@ -1,0 +1,170 @@
+"""Operators that need more than a shape rule, one function each.
+
+Their outputs depend on values (how many rows a mask selects), or their values
+decide what a program does next (which expert a token goes to, whether a scaler
+saw an infinity). Where the values are known they are used. Where they are not,
+the plainest assumption is made and stated, or the caller hears what to declare.
+
+Each function takes the call and the running mode and returns the outputs, or
+None to let the ordinary way go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memgauge.frameworks.torch.operators import rule_of
+from memgauge.frameworks.torch.shapes import Spec, contiguous, output_specs
+from memgauge.frameworks.torch.sparse import sparse_gradient_of_bag
+
+if TYPE_CHECKING:
+    from memgauge.frameworks.torch.phantom import PhantomMode
+
+# Indices that come out of unknown numbers are made up only as long as they are this few.
+ASSUMED_ELEMENTS = 2**18
+
+Special = Callable[["PhantomMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _index(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A mask as an index selects as many elements as it has true ones."""
+    masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+    if not masks:
+        return None
+    if func._schema.name.endswith("_"):
+        return mode.forget_and_return(func, args)
+    indices: list[torch.Tensor | None] = []
+    for index in args[1]:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            indices.append(index)
+        else:
+            count = mode.count_true(index, "nonzero")
+            indices.extend(torch.empty(count, dtype=torch.int64, device="meta") for _ in range(index.dim()))
+    return mode.make(output_specs(func, rule_of(func), (args[0], indices), kwargs))
+
+
+def _masked_select(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source, mask = args[0], args[1]
+    shape = torch.broadcast_shapes(source.shape, mask.shape)
+    share = math.prod(shape) // max(mask.numel(), 1)
+    return mode.make(contiguous((mode.count_true(mask, "masked_select") * share,), source.dtype))
+
+
+def _nonzero(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if mode.is_known(args[0]):
+        return None
+    count = mode.count_true(args[0], "nonzero")
+    return mode.make(Spec((count, args[0].dim()), (1, max(count, 1)), torch.int64))
+
+
+def _unscale(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A gradient scaler that never meets an infinity: `found_inf` keeps its zero."""
+    mode.values.assume("gradients are finite, so a gradient scaler never skips a step")
+    return mode.NOTHING
+
+
+def _pack(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Packed rows and their batch sizes follow from the lengths."""
+    data, lengths, batch_first = args
+    if not mode.is_known(lengths):
+        raise mode.values.not_known(rule_of(func), "lengths")
+    thin = torch.zeros(*data.shape[:2], 1)
+    packed, batch_sizes = func(thin, lengths, batch_first)
+    rows = mode.make(contiguous((packed.shape[0], *data.shape[2:]), data.dtype))
+    return rows, mode.adopt(batch_sizes)
+
+
+def _ctc_loss(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The table of log-alphas is as wide as the longest target (ATen/native/LossCTC.cpp)."""
+    log_probs, _, input_lengths, target_lengths = args[:4]
+    for lengths in (input_lengths, target_lengths):
+        if isinstance(lengths, torch.Tensor) and not mode.is_known(lengths):
+            raise mode.values.not_known(rule_of(func), "target_lengths")
+    longest_input = max(int(n) for n in input_lengths)
+    longest_target = max(int(n) for n in target_lengths)
+    batch = log_probs.shape[1]
+    alpha = (batch, longest_input, 2 * longest_target + 1)
+    return mode.make(contiguous((batch,), log_probs.dtype)), mode.make(contiguous(alpha, log_probs.dtype))
+
+
+def _truth(value: bool) -> Special:
+    """`all` of unknown conditions holds and `any` does not: checks of input data pass."""
+
+    def special(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) != 1 or mode.is_known(args[0]):
+            return None
+        mode.values.assume("checks of data with all() and any() pass")
+        return mode.adopt(torch.full((), value))
+
+    return special
+
+
+def _chosen(dimension_at: int, index_result: int | None) -> Special:
+    """Positions chosen by unknown numbers (top-k, arg-max, sort, sampling) are spread evenly."""
+
+    def special(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = args[0]
+        if mode.is_known(source):
+            return None
+        specs = output_specs(func, rule_of(func), args, kwargs)
+        place = specs if index_result is None else specs[index_result]
+        if math.prod(place.shape) > ASSUMED_ELEMENTS:
+            return None
+        dimension = _dimension(func, args, kwargs, dimension_at)
+        mode.values.assume("positions chosen by computed numbers (top-k, arg-max, routing) are spread evenly")
+        indices = mode.adopt(_spread(source.shape, place, dimension))
+        if index_result is None:
+            return indices
+        return tuple(indices if i == index_result else mode.make(s) for i, s in enumerate(specs))
+
+    return special
+
+
+def _dimension(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> int | None:
+    if position < 0:
+        return -1
+    value = args[position] if len(args) > position else kwargs.get("dim")
+    if value is None and len(args) <= position:
+        value = func._schema.arguments[position].default_value
+    return value if type(value) is int else None
+
+
+def _spread(shape: torch.Size, place: Spec, dimension: int | None) -> torch.Tensor:
+    """Return indices below the size of `dimension`, each row starting one further than the last."""
+    choices = max(shape[dimension] if dimension is not None and shape else math.prod(shape), 1)
+    if dimension is None or not place.shape:
+        return torch.zeros(place.shape, dtype=torch.int64)
+    chosen = place.shape[dimension] if len(place.shape) == len(shape) else 1
+    rows = math.prod(place.shape) // max(chosen, 1)
+    table = (torch.arange(rows)[:, None] * chosen + torch.arange(chosen)) % choices
+    if len(place.shape) != len(shape):
+        return table.reshape(place.shape)
+    moved = [n for i, n in enumerate(place.shape) if i != dimension % len(shape)]
+    return table.reshape(*moved, chosen).movedim(-1, dimension).contiguous()
+
+
+SPECIAL: dict[str, Special] = {
+    "aten.index": _index,
+    "aten.index_put_": _index,
+    "aten._index_put_impl_": _index,
+    "aten.masked_select": _masked_select,
+    "aten.nonzero": _nonzero,
+    "aten._amp_foreach_non_finite_check_and_unscale_": _unscale,
+    "aten._pack_padded_sequence": _pack,
+    "aten._ctc_loss": _ctc_loss,
+    "aten._embedding_bag_backward": sparse_gradient_of_bag,
+    "aten.all": _truth(True),
+    "aten._is_all_true": _truth(True),
+    "aten.any": _truth(False),
+    "aten._is_any_true": _truth(False),
+    "aten.topk": _chosen(2, 1),
+    "aten.sort": _chosen(1, 1),
+    "aten.argsort": _chosen(1, None),
+    "aten.argmax": _chosen(1, None),
+    "aten.argmin": _chosen(1, None),
+    "aten.multinomial": _chosen(-1, None),
+}
