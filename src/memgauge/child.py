@@ -46,6 +46,7 @@ class Result(msgspec.Struct, kw_only=True):
     device: dict[str, Any] | None = None
     threads: int | None = None
     versions: dict[str, str] = {}
+    description: dict[str, Any] = {}
     error: str | None = None  # the user's own traceback, or what memgauge has to say
     error_kind: str | None = None  # name of the exception's class
     exit_code: int = 0
@@ -84,8 +85,9 @@ def run_job(job: Job, writer: _Writer) -> None:
         torch.set_num_threads(job.threads)
     result = writer.result
     result.threads = torch.get_num_threads()
-    result.versions = {"torch": torch.__version__}
+    result.versions = {"torch": str(torch.__version__)}
     workload = load_workload(job)
+    result.description = dict(workload.description)
     if job.kind in ("bare", "baseline"):
         from memgauge.frameworks.torch.bare import bare_run, resident_bytes
 

@@ -119,7 +119,9 @@ class Pool:
             splits_above_bytes: A block is split only if more than this is left over.
             splits_below_bytes: A block is split only for requests below this.
         """
-        self._keys: list[int] = []  # size << 64 | address of each block: one integer compares faster than a pair
+        self._keys: list[
+            int
+        ] = []  # size << 64 | address of each block: one integer compares faster than a pair
         self.blocks: list[Block] = []
         self.searches = 0
         self.splits_above_bytes = splits_above_bytes

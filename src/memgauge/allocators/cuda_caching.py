@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from memgauge.allocators.blocks import UNLIMITED_BYTES, Block, Driver, Pool, round_up
 from memgauge.allocators.cuda_expandable import ExpandableSegments, best_expandable_fit
 from memgauge.allocators.replay import walk
-from memgauge.allocators.settings import CudaSettings
+from memgauge.allocators.settings import FIRST_DIVIDED_POWER, CudaSettings
 from memgauge.records import MemoryEvent, Timeline
 from memgauge.units import MIB, TIB
 
@@ -66,7 +66,7 @@ def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) 
     """
     if power2_divisions and requested_bytes >= MIN_BLOCK_BYTES:
         power = requested_bytes.bit_length() - 1
-        divisions = power2_divisions[min(max(power - 20, 0), len(power2_divisions) - 1)]
+        divisions = power2_divisions[min(max(power - FIRST_DIVIDED_POWER, 0), len(power2_divisions) - 1)]
         if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
             return round_up(requested_bytes, (1 << power) // divisions)
     return (requested_bytes + MIN_BLOCK_BYTES - 1) // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
@@ -101,19 +101,20 @@ class CudaCachingAllocator:
             if settings.garbage_collection_threshold:
                 self._collects_above_bytes = int(settings.garbage_collection_threshold * self._allowed_bytes)
 
-        # should_split: small and expandable segments are divided down to one block unit; large ones
-        # only if more than 1 MiB is left over, and only for requests below max_split_size_mb.
-        unit_bytes = MIN_BLOCK_BYTES - 1
-        self._small = Pool(splits_above_bytes=unit_bytes)
+        # should_split: any rest is split off in small and expandable segments; in other large ones
+        # only a rest above 1 MiB, and only for requests below max_split_size_mb.
+        self._small = Pool(splits_above_bytes=0)
         self._large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
         self._expandable: dict[Pool, ExpandableSegments] = {}
         if settings.expandable_segments:
-            self._large = Pool(splits_above_bytes=unit_bytes)
-            span_bytes = total_bytes + total_bytes // 8 if total_bytes else _UNKNOWN_SPAN_BYTES
-            for pool, page_bytes in ((self._small, SMALL_SEGMENT_BYTES), (self._large, self._large_segment_bytes)):
-                self._expandable[pool] = ExpandableSegments(
-                    pool, self._driver, page_bytes=page_bytes, span_bytes=span_bytes
-                )
+            self._large = Pool(splits_above_bytes=0)
+            span_bytes = _UNKNOWN_SPAN_BYTES if total_bytes is None else total_bytes + total_bytes // 8
+            self._expandable = {
+                self._small: ExpandableSegments(self._small, self._driver, SMALL_SEGMENT_BYTES, span_bytes),
+                self._large: ExpandableSegments(
+                    self._large, self._driver, self._large_segment_bytes, span_bytes
+                ),
+            }
 
     @property
     def reserved_bytes(self) -> int:
@@ -174,7 +175,7 @@ class CudaCachingAllocator:
         return block
 
     def _reserve(self, pool: Pool, size_bytes: int) -> Block | None:
-        """Return a new segment, or an expandable one grown far enough (`get_allocation_size`, `alloc_block`)."""
+        """Return a new segment, or one grown far enough (`get_allocation_size`, `alloc_block`)."""
         if size_bytes <= SMALL_REQUEST_BYTES:
             segment_bytes = SMALL_SEGMENT_BYTES
         elif size_bytes < SHARED_REQUEST_BYTES:
@@ -190,7 +191,7 @@ class CudaCachingAllocator:
         return Block(self._driver.address(segment_bytes), segment_bytes, pool)
 
     def _release_oversize(self, pool: Pool, size_bytes: int) -> bool:
-        """Give back one cached block that would do, or several large ones (`release_available_cached_blocks`).
+        """Give back one cached block that is large enough, or several (`release_available_cached_blocks`).
 
         Only blocks of max_split_size_mb and more count. Returns whether enough was given back.
         """
@@ -206,7 +207,7 @@ class CudaCachingAllocator:
         return released_bytes >= wanted_bytes
 
     def release_cached(self) -> None:
-        """Give every segment, or page, without a handed-out block back to the driver (`release_cached_blocks`)."""
+        """Give every segment or page that is wholly free back to the driver (`release_cached_blocks`)."""
         for segments in self._expandable.values():
             segments.unmap_free_pages()
         for block in () if self._expandable else self.free_blocks():
@@ -214,10 +215,10 @@ class CudaCachingAllocator:
                 self._release(block)
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, give back the large segments unused for longest (`garbage_collect_cached_blocks`).
+        """Above the threshold, give back segments long unused (`garbage_collect_cached_blocks`).
 
-        Age is the number of searches in the pool since a block became free. Each round gives back
-        every segment of at least the average age, until reserved falls to the threshold.
+        Only the large pool is collected. Age is the number of searches in the pool since a block became
+        free. Each round gives back every segment of at least the average age, until it is enough.
         """
         excess_bytes = self._driver.reserved_bytes - self._collects_above_bytes
         idle = [block for block in self._large.blocks if block.is_whole_segment] if excess_bytes > 0 else []

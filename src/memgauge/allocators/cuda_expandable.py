@@ -34,7 +34,7 @@ def _reach_bytes(block: Block) -> int:
 class ExpandableSegments:
     """The growing segments of one pool: one, until its addresses run out."""
 
-    def __init__(self, pool: Pool, driver: Driver, *, page_bytes: int, span_bytes: int) -> None:
+    def __init__(self, pool: Pool, driver: Driver, page_bytes: int, span_bytes: int) -> None:
         """Start without any segment.
 
         Args:
@@ -86,7 +86,8 @@ class ExpandableSegments:
                 block = block.following
             if room_bytes >= size_bytes:
                 return first
-        segment = Block(self._driver.address(self._span_bytes, self._page_bytes), self._span_bytes, self._pool)
+        address = self._driver.address(self._span_bytes, self._page_bytes)
+        segment = Block(address, self._span_bytes, self._pool)
         segment.is_mapped = False
         self._unmapped.append(segment)
         return segment

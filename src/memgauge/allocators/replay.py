@@ -60,10 +60,10 @@ class OutOfMemory(MemgaugeError):
 
     def __str__(self) -> str:
         """Return the one line that the user sees."""
-        return (
-            f"out of memory at event {self.event_index}: {format_bytes(self.requested_bytes)} requested while "
-            f"{format_bytes(self.allocated_bytes)} are allocated and {format_bytes(self.reserved_bytes)} reserved"
+        held = (
+            f"{format_bytes(self.allocated_bytes)} allocated and {format_bytes(self.reserved_bytes)} reserved"
         )
+        return f"out of memory at event {self.event_index}: {format_bytes(self.requested_bytes)} on top of {held}"
 
 
 def walk(events: Iterable[MemoryEvent], allocator: Allocator) -> Timeline:
@@ -100,7 +100,9 @@ def walk(events: Iterable[MemoryEvent], allocator: Allocator) -> Timeline:
         elif change_bytes < 0:
             block = live.pop(storage, None)
             if block is None or block.requested_bytes != -change_bytes:
-                raise TraceError(f"storage {storage} does not hold the {-change_bytes} bytes released at event {index}")
+                raise TraceError(
+                    f"storage {storage} does not hold the {-change_bytes} bytes of event {index}"
+                )
             free(block)
         requested_bytes += change_bytes
         requested.append(requested_bytes)

@@ -2,8 +2,8 @@
 
 Source: `AcceleratorAllocatorConfig` and `CUDAAllocatorConfig` of torch 2.13.0
 (headers c10/core/AllocatorConfig.h and c10/cuda/CUDAAllocatorConfig.h; limits and
-refusals observed in its libc10). Refused is what torch refuses, and besides what
-torch silently misreads: a negative number, or letters behind one (`30GB` means 30 MiB to it).
+refusals observed in its libc10). Refused is what torch refuses, and also what torch
+silently misreads: a negative number, or letters behind one (it takes `30GB` for 30 MiB).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from memgauge.units import MIB
 FIRST_DIVIDED_POWER = 20  # roundup_power2_divisions: its first entry is for sizes below 2 MiB
 _DIVIDED_POWERS = 16  # and its last for sizes of 32 GiB and more
 _SHARED_REQUEST_MB = 10  # kMinLargeAlloc
-_UNKNOWN = "write key:value pairs separated by commas, for example max_split_size_mb:128,expandable_segments:True"
+_SYNTAX = "write key:value,key:value, for example max_split_size_mb:128,expandable_segments:True"
+
+_PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +57,26 @@ class CudaSettings:
         """
         segment_mb = self.large_segment_bytes / MIB
         _require(segment_mb > _SHARED_REQUEST_MB, "large_segment_size_mb", segment_mb, "must be > 10")
-        for key, value in (
+        for key, limit_bytes in (
             ("max_split_size_mb", self.max_split_bytes),
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
-            fits = value is None or value >= self.large_segment_bytes
-            _require(fits, key, (value or 0) / MIB, f"too small, must be >= {segment_mb:g} (large_segment_size_mb)")
-        share = self.garbage_collection_threshold
-        _require(share is None or 0 < share < 1, "garbage_collection_threshold", share, "set it in (0.0, 1.0)")
-        share = self.per_process_memory_fraction
-        _require(0 <= share <= 1, "per_process_memory_fraction", share, "set it in [0.0, 1.0]")
+            if limit_bytes is not None:
+                enough = limit_bytes >= self.large_segment_bytes
+                _require(enough, key, limit_bytes / MIB, f"too small, must be >= {segment_mb:g}")
+        threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
+        if threshold is not None:
+            _require(0 < threshold < 1, "garbage_collection_threshold", threshold, "set it in (0.0, 1.0)")
+        _require(0 <= fraction <= 1, "per_process_memory_fraction", fraction, "set it in [0.0, 1.0]")
         for divisions in self.roundup_power2_divisions:
-            _require(
-                divisions == 0 or _is_power2(divisions),
-                "roundup_power2_divisions",
-                divisions,
-                "the divisions have to be a power of 2, or 0 in a list to disable rounding",
-            )
+            _require_divisions(divisions)
 
 
 def parse_cuda_settings(text: str) -> CudaSettings:
     """Return the settings that a value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF means.
 
-    Whitespace is ignored, a later key replaces an earlier one, and keys that
-    cannot change a size on the device (pinned host memory, locks, graph capture) are accepted and left out.
+    Whitespace is ignored and a later key replaces an earlier one. Keys that cannot change a size
+    on the device (pinned host memory, locks, graph capture) are accepted and left out.
 
     Raises:
         UsageError: A key is unknown or a value is refused; names it and the nearest key.
@@ -90,7 +88,7 @@ def parse_cuda_settings(text: str) -> CudaSettings:
             continue
         if key not in _PARSERS:
             known = nearest(key, (*_PARSERS, *_IGNORED))
-            raise UsageError(f"unrecognized key {key!r} in the CUDA allocator settings{known}; {_UNKNOWN}")
+            raise UsageError(f"unrecognized key {key!r} in the CUDA allocator settings{known}; {_SYNTAX}")
         field, parse = _PARSERS[key]
         parsed = parse(key, value)
         if field:
@@ -113,17 +111,22 @@ def format_cuda_settings(settings: CudaSettings) -> str:
 def _pairs(text: str) -> Iterable[tuple[str, str]]:
     position = 0
     while position < len(text):
-        match = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)").match(text, position)
+        match = _PAIR.match(text, position)
         if not match:
-            raise UsageError(f"cannot read {text[position:]!r} in the CUDA allocator settings; {_UNKNOWN}")
+            raise UsageError(f"cannot read {text[position:]!r} in the CUDA allocator settings; {_SYNTAX}")
         yield match[1], match[2]
         position = match.end()
 
 
-def _require(condition: bool, key: str, value: object, reason: str) -> None:
+def _require(condition: bool, key: str, number: float, reason: str) -> None:
     if not condition:
-        number = f"{value:g}" if isinstance(value, (int, float)) else value
-        raise UsageError(f"{key}:{number}: {reason}")
+        raise UsageError(f"{key}:{number:.12g}: {reason}")
+
+
+def _require_divisions(divisions: int) -> None:
+    allowed = divisions == 0 or _is_power2(divisions)
+    reason = "the divisions have to be a power of 2, or 0 in a list to disable rounding"
+    _require(allowed, "roundup_power2_divisions", divisions, reason)
 
 
 def _is_power2(number: int) -> bool:
@@ -131,7 +134,7 @@ def _is_power2(number: int) -> bool:
 
 
 def _whole(key: str, value: str) -> int:
-    if not re.fullmatch(r"\+?[0-9]+", value):
+    if not re.fullmatch(r"\+?[0-9]{1,18}", value):
         raise UsageError(f"{key}:{value}: {value!r} is not a whole number")
     return int(value)
 
@@ -170,6 +173,7 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     for item in filter(None, value[1:-1].split(",")):
         start, _, steps = item.partition(":")
         divisions = _whole(key, steps)
+        _require_divisions(divisions)
         if start == ">":
             first = (last or 0) + 1
             table[first:] = [divisions] * len(table[first:])

@@ -22,6 +22,7 @@ class Kind(Enum):
     READ = auto()  # gives a tensor's value to Python
     DYNAMIC = auto()  # output size depends on values
     EMPTY = auto()  # makes memory without content
+    COMPOSITE = auto()  # only calls others; autograd unfolds it, except in inference mode
     COMPUTE = auto()  # everything else
 
 
@@ -162,6 +163,8 @@ def _read_schema(func: Any) -> Rule:
         kind = Kind.EMPTY
     elif is_view or func.is_view or name in _UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
         kind = Kind.VIEW
+    elif func._can_decompose():
+        kind = Kind.COMPOSITE
     else:
         kind = Kind.COMPUTE
     second = schema.arguments[1] if len(schema.arguments) > 1 else None

@@ -128,6 +128,9 @@ class PhantomMode(TorchDispatchMode):
                 return self._view(func, args, kwargs)
             if rule.kind is Kind.METADATA:
                 return func(*args, **kwargs)
+            if rule.kind is Kind.COMPOSITE:
+                with self:
+                    return func.decompose(*args, **kwargs)
             if rule.kind is Kind.READ:
                 return self.values.read(func, rule, args, self.is_known)
             return self._compute(func, rule, args, kwargs)

@@ -32,4 +32,4 @@ def threads_of_run(asked: int | None) -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions that the result depends on."""
-    return {"torch": torch.__version__}
+    return {"torch": str(torch.__version__)}

@@ -34,20 +34,24 @@ class Observer(Protocol):
 
 
 def run(workload: Workload, observer: Observer, device: torch.device, steps: int) -> None:
-    """Run the workload's protocol on `device`; raises what the user's code raises."""
+    """Run the workload's protocol on `device`; raises what the user's code raises.
+
+    `device` is torch's default device while building and while making a batch, not in the step.
+    """
     with torch.device(device):
         objects = call(workload.build, device)
         place(objects, device)
-        observer.built(objects)
-        arguments = as_tuple(objects)
-        for number in range(1, steps + 1):
-            observer.step_begins(number)
+    observer.built(objects)
+    arguments = as_tuple(objects)
+    for number in range(1, steps + 1):
+        observer.step_begins(number)
+        with torch.device(device):
             batch = move(call(workload.batch, device), device)
-            observer.batch_made()
-            result = workload.step(*arguments, batch)
-            del batch, result
-            if observer.step_ended(number):
-                break
+        observer.batch_made()
+        result = workload.step(*arguments, batch)
+        del batch, result
+        if observer.step_ended(number):
+            break
 
 
 def call(function: Callable[..., Any], device: torch.device) -> Any:

@@ -78,9 +78,9 @@ def torchvision_workload(name: str, options: TargetOptions, sets: Mapping[str, s
     size = (options.image_size,) * len(setting.size) if options.image_size else setting.size
     batch_size = options.batch_size or setting.batch_size
     classes = int(arguments.get("num_classes", {"segmentation": 21, "video": 400}.get(family, 1000)))
-    arguments = {**_size_arguments(name, options.image_size), **arguments}
+    built_for = {**_size_arguments(name, options.image_size), **arguments}
     return Recipe(
-        model=_maker(name, arguments, options.checkpointing),
+        model=_maker(name, built_for, options.checkpointing),
         batch=lambda dtype: setting.batch(batch_size, size, classes, dtype),
         loss=setting.loss,
         predict=setting.predict,

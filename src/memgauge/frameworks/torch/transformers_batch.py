@@ -35,21 +35,22 @@ def entries_of(
     parameters = inspect.signature(model_class.forward).parameters
     names: Mapping[str, inspect.Parameter] = {n: p for n, p in parameters.items() if n != "self"}
     asked = ask(config, head, options, names, name)
-    senses = {**see(asked), **hear(asked), **_series(asked)}
-    entries: dict[str, Entry] = {**_text(asked, model_class, senses), **senses}
+    senses = {k: f for k, f in {**see(asked), **hear(asked)}.items() if k in names}
+    entries: dict[str, Entry] = {**_text(asked, model_class, senses), **senses, **_series(asked)}
     if asked.training:
         entries.update(_labels(asked, entries))
     return {key: entry for key, entry in entries.items() if key in asked.names}
 
 
-def _text(asked: Ask, model_class: Any, senses: Mapping[str, Field]) -> dict[str, Field]:
-    if "input_ids" not in asked.names:
-        return {}
+def _text(asked: Ask, model_class: Any, senses: dict[str, Field]) -> dict[str, Field]:
     hears_instead = asked.head in ("CTC", "SpeechSeq2Seq", "AudioClassification") and bool(senses)
-    if hears_instead and "input_ids" not in asked.required:
+    if "input_ids" not in asked.names or (hears_instead and "input_ids" not in asked.required):
         return _decoder(asked)
     ids = asked.ids()
     token, count = placeholders(asked, model_class, senses)
+    if token and not count:
+        for name in [n for n in senses if n not in asked.required]:
+            del senses[name]  # the model cannot see in this configuration: text only
     if count:
         longer = (asked.batch_size, asked.tokens + count)
         ids = dataclasses.replace(ids, shape=longer, placeholders=count, placeholder=token)
@@ -81,7 +82,7 @@ def _series(asked: Ask) -> dict[str, Field]:
         shape = (count, length, channels) if channels else (count, length)
         return {"past_values": Field(shape)}
     past = config.context_length + max(config.lags_sequence)
-    features = max(1, config.num_time_features)
+    features = config.num_time_features
     future = config.prediction_length
     found = {
         "past_values": Field((count, past)),

@@ -89,8 +89,8 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
     return Recipe(
         model=_maker(found, name, attention, options),
         batch=lambda dtype: make_batch(entries, dtype),
-        loss=_loss,
-        predict=lambda model, batch: model(**batch),
+        loss=lambda model, batch: _loss(_forward(model, batch, name)),
+        predict=lambda model, batch: _forward(model, batch, name),
         description={
             "model_class": found.model_class.__name__,
             "batch": {key: list(entry.shape) for key, entry in entries.items() if isinstance(entry, Field)},
@@ -132,8 +132,8 @@ def _configuration(transformers: Any, name: str, sets: Mapping[str, str]) -> Any
         config = config_class.from_dict(copy.deepcopy(written))
         if sets:
             config = config_class.from_dict(_with_sets(written, config, sets, name))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"transformers:{name}: the configuration is not valid: {error}") from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UsageError(f"transformers:{name}: the configuration is not valid: {error!r}") from error
     if not written:
         _complete(config)
     for part in parts_of(config):
@@ -210,6 +210,8 @@ def architecture_of(transformers: Any, config: Any, name: str) -> Architecture:
             return Architecture(config, model_class, head)
     if heads:
         head = next(iter(heads))
+        if heads[head].forward is nn.Module.forward:
+            raise UnsupportedError(f"transformers:{name} has no forward: it can generate, but not be trained")
         return Architecture(config, heads[head], head)
     raise UnsupportedError(
         f"transformers:{name} is a part of other models and has no model class of its own; study the whole model"
@@ -251,6 +253,11 @@ def _maker(
         except ImportError as error:
             first = str(error).strip().splitlines()[0]
             raise UnsupportedError(f"transformers:{name} needs a package that is not installed: {first}") from error
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UnsupportedError(
+                f"transformers:{name}: {found.model_class.__name__} cannot be made from this configuration "
+                f"({type(error).__name__}: {error}); give the path of a complete config.json"
+            ) from error
         if options.checkpointing:
             _checkpoint(model)
         return model
@@ -264,8 +271,17 @@ def _checkpoint(model: Any) -> None:
     enable()
 
 
-def _loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    output = model(**batch)
+def _forward(model: nn.Module, batch: Any, name: str) -> Any:
+    try:
+        return model(**batch)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise UnsupportedError(
+            f"transformers:{name}: the batch that memgauge makes does not suit {type(model).__name__} "
+            f"({type(error).__name__}: {error}); write model and batch in a function of your own"
+        ) from error
+
+
+def _loss(output: Any) -> torch.Tensor:
     loss = getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss if loss.dim() == 0 else loss.mean()

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from memgauge.frameworks.torch.transformers_fields import Ask, Field
+from memgauge.frameworks.torch.trace import trace
+from memgauge.frameworks.torch.transformers_fields import Ask, Field, make_batch
+from memgauge.workload import Workload
 
 PICTURE = 224
 SECONDS = 5
@@ -18,6 +20,14 @@ RATE = 16_000  # samples per second of most speech models
 FRAMES = 16
 _PICTURE_TOKENS = ("image_token_id", "image_token_index", "media_placeholder_token_id")
 _SOUND_TOKENS = ("audio_token_id", "audio_token_index")
+_BINS = (  # where configurations say how many numbers describe one frame of sound
+    "num_mel_bins",
+    "input_feat_per_channel",
+    "feature_projection_input_dim",
+    "feature_size",
+    "input_feat_size",
+    "input_dim",
+)
 
 
 # -- pictures ------------------------------------------------------------------------------------------
@@ -26,7 +36,7 @@ _SOUND_TOKENS = ("audio_token_id", "audio_token_index")
 def see(asked: Ask) -> dict[str, Field]:
     """Return pictures or films, as far as the model takes them."""
     config = _part(asked.config, "vision_config", "vision_encoder_config", "thinker_config.vision_config", "encoder")
-    if {"image_grid_thw", "pixel_values"} <= asked.names or {"hidden_states", "grid_thw"} <= asked.names:
+    if asked.names & {"image_grid_thw", "grid_thw"}:
         return _patches(asked, config)
     if "flattened_patches" in asked.names:
         size = getattr(config, "patch_embed_hidden_size", 768)
@@ -65,9 +75,8 @@ def _patches(asked: Ask, config: Any) -> dict[str, Field]:
     rows = tuple((1, side, side) for _ in range(asked.batch_size))
     cut = Field((asked.batch_size * side * side, channels * depth * patch * patch))
     grid = Field((asked.batch_size, 3), rows=rows)
-    if "grid_thw" in asked.names:
-        return {"hidden_states": cut, "grid_thw": grid}
-    return {"pixel_values": cut, "image_grid_thw": grid}
+    pictures = "hidden_states" if "hidden_states" in asked.required else "pixel_values"
+    return {pictures: cut, "grid_thw" if "grid_thw" in asked.names else "image_grid_thw": grid}
 
 
 # -- sound ---------------------------------------------------------------------------------------------
@@ -89,19 +98,18 @@ def hear(asked: Ask) -> dict[str, Field]:
 
 
 def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
+    count = asked.batch_size
+    bins = next((int(v) for k in _BINS if isinstance(v := getattr(config, k, None), int)), 80)
+    if hasattr(config, "spec_size"):  # CLAP: one picture of the sound
+        return {"input_features": Field((count, 1, 1001, bins)), "is_longer": Field((count, 1), fill=False)}
     positions = getattr(config, "max_source_positions", None)
-    bins = next(
-        (
-            int(value)
-            for key in ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_feat_size", "input_dim")
-            if isinstance(value := getattr(config, key, None), int)
-        ),
-        80,
-    )
-    if hasattr(config, "input_feat_per_channel") or not hasattr(config, "num_mel_bins") or not positions:
-        shape = (asked.batch_size, SECONDS * 100, bins)  # 100 frames per second, frame by frame
-        return {"input_features": Field(shape)}
-    return {"input_features": Field((asked.batch_size, bins, 2 * positions))}  # Whisper: bins first, stride 2
+    frames = 2 * positions if positions else SECONDS * 100
+    bins_first = bool(positions) and not hasattr(config, "input_feat_per_channel")
+    return {
+        "input_features": Field((count, bins, frames) if bins_first else (count, frames, bins)),
+        "input_features_mask": Field((count, frames), fill=True),
+        "feature_attention_mask": Field((count, frames), fill=1),
+    }
 
 
 # -- tokens that stand for them ---------------------------------------------------------------------------
@@ -109,9 +117,11 @@ def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
 
 def placeholders(asked: Ask, model_class: Any, senses: Mapping[str, Field]) -> tuple[int, int]:
     """Return the token that stands for a piece of picture or sound, and how many each sample has."""
+    if not senses:
+        return 0, 0
     for keys, method in ((_PICTURE_TOKENS, "get_image_features"), (_SOUND_TOKENS, "get_audio_features")):
         token = next((t for k in keys if isinstance(t := _anywhere(asked.config, k), int)), None)
-        if token is None or not senses or not hasattr(model_class, method):
+        if token is None or not hasattr(model_class, method):
             continue
         if "image_grid_thw" in senses:
             config = _part(asked.config, "vision_config", "thinker_config.vision_config")
@@ -124,18 +134,28 @@ def placeholders(asked: Ask, model_class: Any, senses: Mapping[str, Field]) -> t
 
 
 def _count_features(asked: Ask, model_class: Any, method: str, senses: Mapping[str, Field]) -> int:
-    """Return how many vectors the model makes of one picture, by making one without content."""
-    with torch.device("meta"), torch.no_grad():
-        try:
-            model = model_class._from_config(copy.deepcopy(asked.config))
-            takes = inspect.signature(getattr(model, method)).parameters
-            given = {k: f.make(torch.get_default_dtype()) for k, f in senses.items() if k in takes}
-            found = getattr(model, method)(**given)
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, IndexError):
-            return 0  # it looks at content; the batch is text only
-    found = getattr(found, "pooler_output", found)
-    tensors = found if isinstance(found, (list, tuple)) else [found]
-    return sum(t.numel() // t.shape[-1] for t in tensors if isinstance(t, torch.Tensor)) // asked.batch_size
+    """Return how many vectors the model makes of one sample, by making them on paper; 0 if it cannot."""
+    takes = inspect.signature(getattr(model_class, method)).parameters
+    given = {k: f for k, f in senses.items() if k in takes}
+    counts: list[int] = []
+
+    def step(model: Any, batch: Any) -> None:
+        found = getattr(model, method)(**batch)
+        found = getattr(found, "pooler_output", found)
+        tensors = found if isinstance(found, (list, tuple)) else [found]
+        counts.append(sum(t.numel() // t.shape[-1] for t in tensors if isinstance(t, torch.Tensor)))
+
+    workload = Workload(
+        build=lambda: model_class._from_config(copy.deepcopy(asked.config)),
+        batch=lambda: make_batch(given, torch.float32),
+        step=torch.no_grad()(step),
+        mode="infer",
+    )
+    try:
+        trace(workload, steps=1)
+    except Exception:  # whatever it is, the model cannot see in this configuration
+        return 0
+    return counts[0] // asked.batch_size
 
 
 def _part(config: Any, *paths: str) -> Any:

@@ -1,0 +1,165 @@
+"""Predicted against really allocated on this machine's CPU, over two sets of workloads.
+
+    python benchmarks/accuracy_cpu.py steps               training steps of all kinds (benchmarks/steps)
+    python benchmarks/accuracy_cpu.py models --count 20   library models drawn by the hash of their name
+    ... --json FILE   writes (and goes on from) one JSON document; --only NAME[,NAME]
+
+For each case: the allocated peak with workspace left out ("tensors"), the whole
+allocated peak, and the growth of resident memory over the import baseline. A
+case that cannot be estimated or measured is a miss and stays in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import memgauge
+from memgauge.errors import MemgaugeError
+from memgauge.targets import TargetOptions
+from memgauge.units import MIB, format_bytes
+from memgauge.workload import Workload
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+Case = tuple[str, Callable[[], "Workload | str"], TargetOptions]
+RESIDENT_FROM = 500 * MIB  # the range for resident memory is judged for runs that peak above this
+
+
+def step_cases() -> list[Case]:
+    """Return the training steps of all kinds."""
+    from benchmarks.steps import STEPS
+
+    return [(name, make, TargetOptions()) for name, make in STEPS.items()]
+
+
+def model_cases(count: int) -> list[Case]:
+    """Return library models: all names sorted by SHA-256 of `library:name`, the first `count`.
+
+    Left out before drawing, by name only: quantised models (not eager) and, since they
+    would not run on a small machine, nothing else; the batch is 2 for images, 2 x 64 tokens.
+    """
+    from memgauge.frameworks.torch.libraries import model_names
+
+    names = [f"{kind}:{name}" for kind in ("torchvision", "timm", "transformers") for name in model_names(kind)]
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    options = TargetOptions(batch_size=2)
+    return [(name, lambda name=name: name, options) for name in names[:count]]  # type: ignore[misc]
+
+
+def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptions) -> dict[str, object]:
+    """Predict and measure one case; returns one row."""
+    row: dict[str, object] = {"name": name}
+    begin = time.perf_counter()
+    target = make()
+    options_of = options if isinstance(target, str) else None
+    try:
+        estimate = memgauge.estimate(target, options=options_of)
+        row["estimate_s"] = round(time.perf_counter() - begin, 3)
+        measurement = memgauge.measure(target, options=options_of)
+    except MemgaugeError as error:
+        return row | {"error": f"{type(error).__name__}: {str(error)[-300:]}"}
+    except Exception as error:  # a miss like any other
+        return row | {"error": f"{type(error).__name__}: {str(error)[-300:]}"}
+    if measurement.ended != "completed":
+        return row | {"error": f"the real run ended: {measurement.ended[-300:]}"}
+    base = estimate.peak.host_baseline_bytes
+    real_base = measurement.peak.host_baseline_bytes
+    return row | {
+        "tensors": [estimate.peak.tensor_bytes, measurement.peak.tensor_bytes],
+        "whole": [estimate.peak.allocated_bytes, measurement.peak.allocated_bytes],
+        "growth": [
+            *(b - base for b in (estimate.peak.host_bytes.low, estimate.peak.host_bytes.expected, estimate.peak.host_bytes.high)),
+            measurement.peak.host_bytes.expected - real_base,
+        ],
+        "unattributed": measurement.at_peak.categories.get("unattributed", 0),
+        "peak_operator": [estimate.at_peak.operator, measurement.at_peak.operator],
+    }
+
+
+def error_of(pair: list[int]) -> float:
+    """Return the relative error of predicted against measured."""
+    return (pair[0] - pair[1]) / pair[1]
+
+
+def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+    """Return the figures that the goals name."""
+    good = [r for r in rows if "error" not in r]
+    tensors = [abs(error_of(r["tensors"])) for r in good]  # type: ignore[arg-type]
+    whole = [abs(error_of(r["whole"])) for r in good]  # type: ignore[arg-type]
+    large = [r["growth"] for r in good if r["whole"][1] >= RESIDENT_FROM]  # type: ignore[index]
+    inside = [low <= real <= high for low, _, high, real in large]  # type: ignore[misc]
+    widths = [(high - low) / 2 / expected for low, expected, high, _ in large]  # type: ignore[misc]
+    return {
+        "cases": len(rows),
+        "misses": len(rows) - len(good),
+        "tensors_exact": sum(e == 0 for e in tensors),
+        "tensors_worst_percent": round(100 * max(tensors, default=0), 3),
+        "whole_median_percent": round(100 * statistics.median(whole), 3) if whole else None,
+        "whole_within_5_percent": sum(e <= 0.05 for e in whole),
+        "whole_worst_percent": round(100 * max(whole, default=0), 2),
+        "resident_cases": len(large),
+        "resident_inside": sum(inside),
+        "resident_median_half_width_percent": round(100 * statistics.median(widths), 1) if widths else None,
+    }
+
+
+def show(rows: list[dict[str, object]], console: Console) -> None:
+    """Print one line for each case and the summary."""
+    table = Table("case", "tensors", "error", "whole", "error", "growth", "range", box=None)
+    for row in rows:
+        if "error" in row:
+            table.add_row(str(row["name"]), "miss", "", str(row["error"])[:60])
+            continue
+        low, _, high, real = row["growth"]  # type: ignore[misc]
+        table.add_row(
+            str(row["name"]),
+            format_bytes(row["tensors"][1]),  # type: ignore[index]
+            "exact" if row["tensors"][0] == row["tensors"][1] else f"{100 * error_of(row['tensors']):+.3f} %",  # type: ignore[index,arg-type]
+            format_bytes(row["whole"][1]),  # type: ignore[index]
+            f"{100 * error_of(row['whole']):+.2f} %",  # type: ignore[arg-type]
+            format_bytes(real),
+            f"{format_bytes(low)} – {format_bytes(high)}" + ("" if low <= real <= high else " ✗"),
+        )
+    console.print(table)
+    console.print_json(json.dumps(summary(rows)))
+
+
+def main() -> None:
+    """Run the set that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=("steps", "models"))
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="")
+    asked = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    cases = step_cases() if asked.set == "steps" else model_cases(asked.count)
+    if asked.only:
+        cases = [c for c in cases if c[0] in asked.only.split(",")]
+    rows: dict[str, dict[str, object]] = {}
+    if asked.json and asked.json.exists():
+        rows = {r["name"]: r for r in json.loads(asked.json.read_text())["rows"]}
+    console = Console()
+    for name, make, options in cases:
+        if name not in rows:
+            rows[name] = run_case(name, make, options)
+            print(json.dumps(rows[name]), file=sys.stderr, flush=True)
+        if asked.json:
+            done = [rows[c[0]] for c in cases if c[0] in rows]
+            asked.json.write_text(json.dumps({"rows": done, "summary": summary(done)}, indent=1) + "\n")
+    show([rows[c[0]] for c in cases], console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Resident memory of a CPU run: what the process holds before, and how it grows.
+
+    resident = imports (measured here) + libraries' first use + malloc under torch's requests
+
+The middle term is what torch and its libraries load or set up at the first
+optimizer, matrix product or convolution. The last is replayed by a model of the
+C library, whose heap keeps what is freed below its top; how much of that is
+used again depends on small objects that no trace sees, so the result is a range.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from memgauge.allocators import glibc
+from memgauge.records import Range, Trace
+from memgauge.targets import TargetOptions
+from memgauge.units import MIB
+from memgauge.workload import Workload
+
+# What the first use of a library adds to resident memory, outside torch's allocator. Measured on
+# x86-64 Linux, torch 2.13.0+cpu, November 2026: benchmarks/host_first_use.py prints them again.
+FIRST_USE_BYTES: Mapping[str, int] = {
+    "optimizer": 72 * MIB,  # torch.optim imports torch._dynamo
+    "matmul": 22 * MIB,  # MKL's packing buffers
+    "convolution": 20 * MIB,  # oneDNN's primitives and generated kernels
+}
+
+
+class Host:
+    """Measures the import baseline in a fresh process while the trace is made."""
+
+    def __init__(
+        self,
+        workload: Workload | str,
+        options: TargetOptions | None,
+        sets: Mapping[str, str] | None,
+        threads: int | None,
+    ) -> None:
+        self.reason = ""
+        self._bytes: int | None = None
+        self._thread = threading.Thread(target=self._measure, args=(workload, options, sets, threads))
+        self._thread.start()
+
+    def _measure(self, workload: Workload | str, options: object, sets: object, threads: int | None) -> None:
+        import msgspec
+
+        from memgauge.measure import make_job, run_child
+
+        try:
+            job = make_job(workload, options, sets, threads=threads)  # type: ignore[arg-type]
+            result, ended = run_child(msgspec.structs.replace(job, kind="baseline"))
+        except Exception as error:  # the trace will say more of the same
+            self.reason = f"the import baseline could not be measured: {error}"
+            return
+        if result.resident is None:
+            self.reason = f"the import baseline could not be measured: {ended}"
+        else:
+            self._bytes = int(result.resident["baseline_bytes"])
+
+    def baseline_bytes(self) -> int | None:
+        """Return resident bytes after all imports; None if it could not be measured (see `reason`)."""
+        self._thread.join()
+        return self._bytes
+
+
+def host_memory(trace: Trace, baseline_bytes: int, threads: int) -> Range:
+    """Return the range of peak resident memory for a CPU run with this trace."""
+    fixed = baseline_bytes + first_use_bytes(trace)
+    low = max(glibc.replay(trace.events, pins=False), default=0)
+    high = max(glibc.replay(trace.events, trims=False), default=0)
+    return Range(fixed + low, fixed + (low + high) // 2, fixed + high)
+
+
+def first_use_bytes(trace: Trace) -> int:
+    """Return what libraries take at their first use, by the operators in the trace."""
+    operators = {event.operator for event in trace.events}
+    total = 0
+    if any(event.phase.endswith("optimizer") for event in trace.events):
+        total += FIRST_USE_BYTES["optimizer"]
+    if operators & {"aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm"}:
+        total += FIRST_USE_BYTES["matmul"]
+    if "aten.convolution" in operators:
+        total += FIRST_USE_BYTES["convolution"]
+    return total
+
+
+def memory_total_bytes() -> int | None:
+    """Return the memory of this machine, or of the cgroup if that is less; None if unknown."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(path).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total

@@ -1,0 +1,246 @@
+"""Really run a workload in fresh processes, and say what it took.
+
+    workload ── bare run      → resident memory, time
+             └─ profiled run  → every allocation → timeline → account → Measurement
+
+Two runs, since observing by the second disturbs the first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memgauge import devices
+from memgauge.allocators import cpu
+from memgauge.child import Job, Result
+from memgauge.errors import RunError, UsageError, WorkloadError, missing_extra
+from memgauge.explain.peak import account
+from memgauge.records import AtPeak, Measurement, Peak, Range, Timeline, Trace
+from memgauge.targets import TargetOptions
+from memgauge.workload import Workload
+
+PROFILER = "torch.profiler, every allocation of the CPU allocator"
+HISTORY = "torch.cuda.memory history and statistics of the caching allocator"
+_POLL_S = 0.02
+
+
+def measure(
+    workload: Workload | str,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    threads: int | None = None,
+    options: TargetOptions | None = None,
+    sets: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Measurement:
+    """Return what `steps` steps of a workload really took on `"cpu"` or `"cuda"`.
+
+    A run that dies is returned as such: `ended` says how, the figures what was seen until then.
+
+    Args:
+        workload: A TARGET, or a `Workload` (sent to the fresh process with cloudpickle).
+        device: `"cpu"`, or `"cuda"` for the device that is here.
+        steps: Steps to run, at least 1.
+        threads: CPU threads; torch's own number if None.
+        options: Batch size and the like, for TARGETs that take them.
+        sets: Arguments of a TARGET's function, as text.
+        progress: Is told what is being done.
+
+    Raises:
+        UsageError: A name is unknown, a number out of range.
+        WorkloadError: The user's code raised before anything could be seen.
+        RunError: The process died before anything could be seen.
+        MissingError: There is no CUDA device here.
+    """
+    if steps < 1:
+        raise UsageError(f"steps={steps}: a run has at least one step")
+    place = devices.find(device)
+    if place.name not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} cannot be measured here: it is cpu, or cuda for the GPU that is here")
+    tell = progress or (lambda _: None)
+    job = make_job(workload, options, sets, steps=steps, threads=threads, device=place.kind)
+    tell("bare run: resident memory and time")
+    bare, bare_ended = run_child(msgspec.structs.replace(job, kind="bare"))
+    tell("observed run: every allocation")
+    kind = "profiled" if place.kind == "cpu" else "cuda"
+    observed, observed_ended = run_child(msgspec.structs.replace(job, kind=kind))
+    ended = observed_ended if bare_ended == "completed" else bare_ended
+    trace = observed.trace
+    if trace is None and bare.resident is None:
+        _raise(observed if observed.error else bare, ended)
+    return _measurement(workload, place, bare, observed, ended, steps)
+
+
+def make_job(
+    workload: Workload | str,
+    options: TargetOptions | None,
+    sets: Mapping[str, str] | None,
+    *,
+    steps: int = 3,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Job:
+    """Return the job for a fresh process, its workload named or pickled."""
+    pickled = None
+    if not isinstance(workload, str):
+        pickled = _pickle(workload)
+    return Job(
+        kind="bare",
+        target=workload if isinstance(workload, str) else None,
+        options=options or TargetOptions(),
+        sets=dict(sets or {}),
+        pickled=pickled,
+        device=device,
+        steps=steps,
+        threads=threads,
+        import_path=tuple(sys.path) if pickled else (os.getcwd(),),
+    )
+
+
+def _pickle(workload: Workload) -> bytes:
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise missing_extra("cloudpickle", "torch") from error
+    try:
+        return bytes(cloudpickle.dumps(workload))
+    except Exception as error:
+        raise WorkloadError(
+            f"this workload cannot be sent to a fresh process ({error}); "
+            "put it in a file and measure path/to/file.py:function"
+        ) from error
+
+
+def run_child(job: Job) -> tuple[Result, str]:
+    """Run one job in a fresh process; returns what it wrote and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="memgauge-") as folder:
+        job_file, result_file = Path(folder, "job"), Path(folder, "result")
+        job_file.write_bytes(msgspec.msgpack.encode(job))
+        command = [sys.executable, "-m", "memgauge.child", str(job_file), str(result_file)]
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL)
+            try:
+                highest = _watch(process)
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            errors.seek(0)
+            said = errors.read()[-4000:].decode(errors="replace").strip()
+        result = Result()
+        if result_file.exists():
+            result = msgspec.msgpack.decode(result_file.read_bytes(), type=Result)
+    if result.resident is not None and highest is not None:
+        result.resident["peak_bytes"] = max(result.resident["peak_bytes"], highest)
+    return result, _ending(process.returncode, result, said)
+
+
+def _watch(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for the process; returns its highest resident size seen, which outlives its death."""
+    status = Path(f"/proc/{process.pid}/status")
+    highest: int | None = None
+    while process.poll() is None:
+        try:
+            for line in status.read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    highest = max(highest or 0, int(line.split()[1]) * 1024)
+        except OSError:
+            pass
+        time.sleep(_POLL_S)
+    return highest
+
+
+def _ending(code: int, result: Result, said: str) -> str:
+    if code == 0 and result.error is None:
+        return "completed"
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+        return f"killed by {name}{hint}"
+    text = result.error or said or f"exit code {code}"
+    if "can't allocate memory" in text or "OutOfMemoryError" in text:
+        return f"out of memory: {text}"
+    return text
+
+
+def _raise(result: Result, ended: str) -> None:
+    if result.exit_code == 3:
+        from memgauge.errors import MissingError
+
+        raise MissingError(ended)
+    if result.exit_code == 2:
+        from memgauge import errors
+
+        kind = getattr(errors, result.error_kind or "", WorkloadError)
+        raise kind(ended)
+    raise RunError(ended)
+
+
+def _measurement(
+    workload: Workload | str, place: devices.Device, bare: Result, observed: Result, ended: str, steps: int
+) -> Measurement:
+    trace = observed.trace or Trace(events=(), categories=(), layers=())
+    timeline: Timeline = cpu.replay(trace.events)
+    peak, at_peak, phases, layers = account(trace, timeline)
+    unknown: dict[str, str] = {}
+    instruments = {"peak.allocated_bytes": PROFILER if place.kind == "cpu" else HISTORY}
+    if observed.trace is None:
+        unknown["peak.allocated_bytes"] = "the observed run died before it could be read"
+        peak = Peak(requested_bytes=None, allocated_bytes=None)
+        at_peak = AtPeak(phase="", operator="", layer="", categories={})
+    resident = bare.resident
+    if resident is not None:
+        host = resident["peak_bytes"]
+        peak = msgspec.structs.replace(
+            peak, host_bytes=Range(host, host, host), host_baseline_bytes=resident["baseline_bytes"]
+        )
+        instruments["peak.host_bytes"] = resident["instrument"]
+        instruments["step_ns"] = "time.perf_counter_ns in the bare run"
+    else:
+        unknown["peak.host_bytes"] = "the bare run died before its first reading"
+    if place.kind == "cpu":
+        unknown["peak.reserved_bytes"] = "torch keeps no reserve on the CPU"
+        unknown["peak.device_bytes"] = "a CPU run takes no device memory"
+    elif observed.device is not None:
+        facts = observed.device
+        peak = msgspec.structs.replace(
+            peak,
+            requested_bytes=facts["requested_bytes"],
+            allocated_bytes=facts["allocated_bytes"],
+            reserved_bytes=facts["reserved_bytes"],
+            device_bytes=_exact(facts.get("device_bytes")),
+        )
+        instruments["peak.device_bytes"] = facts.get("device_instrument", "")
+    described: Mapping[str, Any] = {"target": workload} if isinstance(workload, str) else workload.description
+    return Measurement(
+        workload={**described, **observed.description},
+        device={"name": place.name, "title": place.title, "kind": place.kind},
+        peak=peak,
+        at_peak=at_peak,
+        phases=phases,
+        layers=layers,
+        threads=observed.threads or bare.threads,
+        steps=steps,
+        assumptions=tuple(trace.assumptions),
+        unmodelled=tuple(trace.unmodelled),
+        unknown=unknown,
+        versions=observed.versions or bare.versions,
+        instruments=instruments,
+        step_ns=tuple(resident["step_ns"]) if resident else (),
+        ended=ended,
+    )
+
+
+def _exact(count_bytes: int | None) -> Range | None:
+    return None if count_bytes is None else Range(count_bytes, count_bytes, count_bytes)

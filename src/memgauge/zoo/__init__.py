@@ -1,0 +1,48 @@
+"""The few networks that come with memgauge, each a function that returns a `Workload`.
+
+Their arguments are the options of the command line (`batch_size`, `optimizer`,
+`precision`, …) and a few of their own, set by `--set name=value`. The functions
+are imported when asked for; this module imports no framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from memgauge.errors import UsageError, nearest
+from memgauge.workload import Workload
+
+_PLACES = {
+    "alexnet": "pictures:alexnet",
+    "dcgan": "dcgan:dcgan",
+    "googlenet": "pictures:googlenet",
+    "gpt2": "gpt2:gpt2",
+    "llama-70b": "llama:llama_70b",
+    "llama-8b": "llama:llama_8b",
+    "lstm": "lstm:lstm",
+    "mlp": "mlp:mlp",
+    "resnet50": "pictures:resnet50",
+    "torres-cnn": "torres_cnn:torres_cnn",
+    "vgg16": "pictures:vgg16",
+    "vit-b16": "pictures:vit_b16",
+}
+NAMES = tuple(_PLACES)
+
+
+def find(name: str) -> Callable[..., Workload]:
+    """Return the function behind `zoo:NAME`.
+
+    Raises:
+        UsageError: The zoo has no such network.
+    """
+    if name not in _PLACES:
+        raise UsageError(f"the zoo has no {name!r}{nearest(name, NAMES)}; it has {', '.join(NAMES)}")
+    module, _, function = _PLACES[name].partition(":")
+    found: Callable[..., Workload] = getattr(importlib.import_module(f"memgauge.zoo.{module}"), function)
+    return found
+
+
+def describe(name: str) -> str:
+    """Return the first line of a network's description; needs the framework installed."""
+    return (find(name).__doc__ or "").strip().splitlines()[0]
