@@ -73,7 +73,7 @@ def dcgan() -> Workload:
 
 
 def wasserstein_gan() -> Workload:
-    """Critic with instance norm and a gradient penalty (create_graph), two critic steps per generator step."""
+    """Gradient penalty by create_graph, instance norm, two critic steps for each of the generator."""
 
     def build():
         generator = nn.Sequential(
@@ -98,7 +98,9 @@ def wasserstein_gan() -> Workload:
         alpha = torch.rand(real.size(0), 1, 1, 1, device=real.device)
         mixed = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
         score = critic(mixed)
-        (grad,) = torch.autograd.grad(score, mixed, torch.ones_like(score), create_graph=True, retain_graph=True)
+        (grad,) = torch.autograd.grad(
+            score, mixed, torch.ones_like(score), create_graph=True, retain_graph=True
+        )
         return ((grad.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
 
     def step(generator, critic, opt_g, opt_c, real):
@@ -196,7 +198,8 @@ def cycle_gan() -> Workload:
     def make_discriminator():
         return nn.Sequential(
             nn.Conv2d(3, 16, 4, 2, 1), nn.LeakyReLU(0.2, True),
-            nn.Conv2d(16, 32, 4, 2, 1), nn.InstanceNorm2d(32), nn.LeakyReLU(0.2, True), nn.Conv2d(32, 1, 4, 1, 1),
+            nn.Conv2d(16, 32, 4, 2, 1), nn.InstanceNorm2d(32), nn.LeakyReLU(0.2, True),
+            nn.Conv2d(32, 1, 4, 1, 1),
         )  # fmt: skip
 
     def build():
@@ -300,14 +303,19 @@ def vq_vae() -> Workload:
             codes = distances.argmin(dim=1)
             q = self.codebook(codes).view(flat.shape).permute(0, 3, 1, 2)
             loss = F.mse_loss(q, z.detach()) + 0.25 * F.mse_loss(q.detach(), z)
-            perplexity = torch.exp(-(p := codes.bincount(minlength=512) / len(codes)) @ torch.log(p + 1e-10))
+            used = codes.bincount(minlength=len(self.codebook.weight)) / len(codes)
+            perplexity = torch.exp(-used @ torch.log(used + 1e-10))
             return z + (q - z).detach(), loss, perplexity
 
     class VQVAE(nn.Module):
         def __init__(self):
             super().__init__()
             self.encoder = nn.Sequential(
-                nn.Conv2d(3, 32, 4, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 4, 2, 1), nn.ReLU(), nn.Conv2d(64, 32, 1)
+                nn.Conv2d(3, 32, 4, 2, 1),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, 4, 2, 1),
+                nn.ReLU(),
+                nn.Conv2d(64, 32, 1),
             )
             self.quantizer = Quantizer()
             self.decoder = nn.Sequential(
@@ -333,13 +341,15 @@ def vq_vae() -> Workload:
         optimizer.step()
         return error.item(), perplexity.item()
 
-    return Workload(build=build, batch=batch, step=step)
+    return Workload(build=build, batch=batch, step=step, values={"bincount": 512})
 
 
 def timestep_embedding(timesteps: torch.Tensor, dim: int) -> torch.Tensor:
     """Return sinusoids of the timesteps: (batch, dim)."""
     half = dim // 2
-    freqs = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32, device=timesteps.device) / half)
+    freqs = torch.exp(
+        -math.log(10000) * torch.arange(half, dtype=torch.float32, device=timesteps.device) / half
+    )
     args = timesteps[:, None].float() * freqs[None]
     return torch.cat([torch.cos(args), torch.sin(args)], dim=-1)
 
@@ -349,7 +359,9 @@ class ConditionedBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, emb: int = 128) -> None:
         super().__init__()
-        self.in_layers = nn.Sequential(nn.GroupNorm(8, inside), nn.SiLU(), nn.Conv2d(inside, outside, 3, padding=1))
+        self.in_layers = nn.Sequential(
+            nn.GroupNorm(8, inside), nn.SiLU(), nn.Conv2d(inside, outside, 3, padding=1)
+        )
         self.emb = nn.Linear(emb, outside)
         self.out_layers = nn.Sequential(
             nn.GroupNorm(8, outside), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(outside, outside, 3, padding=1)
@@ -417,7 +429,7 @@ def diffusion() -> Workload:
 
 
 def diffusion_sampling() -> Workload:
-    """Inference: a few denoising steps under no_grad with classifier-free guidance by doubling the batch."""
+    """Inference: a few denoising steps under no_grad with classifier-free guidance on a doubled batch."""
 
     def build():
         return NoisePredictor(width=48).eval()
@@ -428,7 +440,7 @@ def diffusion_sampling() -> Workload:
     @torch.no_grad()
     def step(model, x):
         alphas = torch.linspace(0.01, 0.99, 5, device=x.device)
-        for i, (a, later) in enumerate(zip(alphas, alphas[1:], strict=False)):
+        for i, (a, later) in enumerate(itertools.pairwise(alphas)):
             t = torch.full((2 * x.size(0),), 1000 - 200 * i, device=x.device)
             free, guided = model(torch.cat([x, x]), t).chunk(2)
             noise = free + 3.0 * (guided - free)
@@ -500,7 +512,9 @@ def wavenet() -> Workload:
             super().__init__()
             self.embed = nn.Embedding(classes, channels)
             self.layers = nn.ModuleList([Layer(channels, 2**i) for i in range(8)])
-            self.out = nn.Sequential(nn.ReLU(), nn.Conv1d(channels, 64, 1), nn.ReLU(), nn.Conv1d(64, classes, 1))
+            self.out = nn.Sequential(
+                nn.ReLU(), nn.Conv1d(channels, 64, 1), nn.ReLU(), nn.Conv1d(64, classes, 1)
+            )
 
         def forward(self, codes):
             x, total = self.embed(codes).transpose(1, 2), 0

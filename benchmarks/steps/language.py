@@ -101,7 +101,7 @@ def gpt() -> Workload:
         def __init__(self):
             super().__init__()
             self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(length, width)
-            self.h = nn.ModuleList([Block() for _ in range(3)])
+            self.h = nn.ModuleList([Block() for _ in range(4)])
             self.ln_f = nn.LayerNorm(width)
             self.lm_head = nn.Linear(width, vocab, bias=False)
             self.wte.weight = self.lm_head.weight
@@ -123,12 +123,12 @@ def gpt() -> Workload:
         return model, torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95))
 
     def batch():
-        data = torch.randint(vocab, (6, length + 1))
+        data = torch.randint(vocab, (8, length + 1))
         return data[:, :-1], data[:, 1:].contiguous()
 
     def step(model, optimizer, batch):
         x, y = batch
-        logits, loss = model(x, y)
+        _logits, loss = model(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -587,8 +587,8 @@ def ctc_speech() -> Workload:
         def __init__(self):
             super().__init__()
             self.conv = nn.Sequential(
-                nn.Conv2d(1, 16, (11, 11), (2, 2), (5, 5)), nn.BatchNorm2d(16), nn.Hardtanh(0, 20, inplace=True),
-                nn.Conv2d(16, 16, (11, 11), (2, 1), (5, 5)), nn.BatchNorm2d(16), nn.Hardtanh(0, 20, inplace=True),
+                nn.Conv2d(1, 16, 11, (2, 2), 5), nn.BatchNorm2d(16), nn.Hardtanh(0, 20, inplace=True),
+                nn.Conv2d(16, 16, 11, (2, 1), 5), nn.BatchNorm2d(16), nn.Hardtanh(0, 20, inplace=True),
             )  # fmt: skip
             self.rnn = nn.GRU(320, 192, bidirectional=True)
             self.fc = nn.Linear(384, 29)
@@ -641,7 +641,8 @@ def fast_text() -> Workload:
         return model, torch.optim.SGD(model.parameters(), lr=5.0)
 
     def batch():
-        return torch.randint(0, 4, (256,)), torch.randint(0, 100_000, (256 * 64,)), torch.arange(0, 256 * 64, 64)
+        offsets = torch.arange(0, 256 * 64, 64)
+        return torch.randint(0, 4, (256,)), torch.randint(0, 100_000, (256 * 64,)), offsets
 
     def step(model, optimizer, batch):
         label, text, offsets = batch

@@ -6,6 +6,7 @@ import copy
 import math
 import random
 from collections import deque
+from itertools import pairwise
 
 import torch
 import torch.nn as nn
@@ -18,7 +19,7 @@ from memgauge.workload import Workload
 def mlp(*widths: int) -> nn.Sequential:
     """Return linear layers with ReLU in between."""
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -60,14 +61,11 @@ def accumulation() -> Workload:
 def accumulation_across_batches() -> Workload:
     """The optimizer steps only at every second batch, counted in Python."""
 
-    class Trainer:
-        def __init__(self):
-            self.batches = 0
-
-    trainer = Trainer()
+    batches = 0
 
     def build():
-        trainer.batches = 0
+        nonlocal batches
+        batches = 0
         model = mlp(512, 2048, 2048, 10)
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -75,11 +73,12 @@ def accumulation_across_batches() -> Workload:
         return torch.randn(128, 512), torch.randint(0, 10, (128,))
 
     def step(model, optimizer, batch):
+        nonlocal batches
         x, y = batch
         loss = F.cross_entropy(model(x), y) / 2
         loss.backward()
-        trainer.batches += 1
-        if trainer.batches % 2 == 0:
+        batches += 1
+        if batches % 2 == 0:
             optimizer.step()
             optimizer.zero_grad()
 
@@ -222,7 +221,9 @@ class MixerBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.token = nn.Sequential(nn.Linear(tokens, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, tokens))
-        self.channel = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * dim, dim))
+        self.channel = nn.Sequential(
+            nn.Linear(dim, 4 * dim), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * dim, dim)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return tokens of the same shape."""
@@ -509,11 +510,11 @@ def sharpness_aware() -> Workload:
 
 
 def distillation() -> Workload:
-    """A large frozen teacher under no_grad, a small student, softened targets."""
+    """A large frozen teacher under no_grad, a small student, softened targets, Adam with foreach."""
 
     def build():
         teacher, student = convnet(100, width=64).eval(), convnet(100, width=16)
-        return teacher, student, torch.optim.Adam(student.parameters(), lr=1e-3)
+        return teacher, student, torch.optim.Adam(student.parameters(), lr=1e-3, foreach=True)
 
     def batch():
         return pictures(32, 48, classes=100)
@@ -567,7 +568,9 @@ def multi_task() -> Workload:
         def __init__(self):
             super().__init__()
             self.trunk = mlp(512, 1024, 1024, 512)
-            self.heads = nn.ModuleDict({"age": nn.Linear(512, 1), "sex": nn.Linear(512, 2), "id": nn.Linear(512, 999)})
+            self.heads = nn.ModuleDict(
+                {"age": nn.Linear(512, 1), "sex": nn.Linear(512, 2), "id": nn.Linear(512, 999)}
+            )
 
         def forward(self, x):
             z = F.relu(self.trunk(x))
@@ -595,7 +598,7 @@ def multi_task() -> Workload:
 
 
 def image_text_contrast() -> Workload:
-    """Two towers, the full matrix of similarities, a learned temperature."""
+    """Two towers, the full matrix of similarities, a learned temperature, fused AdamW."""
 
     class Towers(nn.Module):
         def __init__(self):
@@ -610,7 +613,7 @@ def image_text_contrast() -> Workload:
 
     def build():
         model = Towers()
-        return model, torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.2)
+        return model, torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.2, fused=True)
 
     def batch():
         return torch.randn(64, 3, 48, 48), torch.randint(0, 10_000, (64, 32))
@@ -681,7 +684,7 @@ def proximal_policy() -> Workload:
     class Agent(nn.Module):
         def __init__(self):
             super().__init__()
-            self.actor, self.critic = mlp(128, 256, 256, 12), mlp(128, 256, 256, 1)
+            self.actor, self.critic = mlp(512, 256, 256, 12), mlp(512, 256, 256, 1)
 
         def evaluate(self, obs, action=None):
             dist = torch.distributions.Categorical(logits=self.actor(obs))
@@ -693,7 +696,7 @@ def proximal_policy() -> Workload:
         return agent, torch.optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5)
 
     def batch():
-        return torch.randn(4096, 128), torch.randn(4096)
+        return torch.randn(4096, 512), torch.randn(4096)
 
     def step(agent, optimizer, rollout):
         obs, rewards = rollout
@@ -721,7 +724,7 @@ def proximal_policy() -> Workload:
 
 
 def deep_q_learning() -> Workload:
-    """DQN: a replay memory that grows, a target network copied now and then, gather of the taken actions."""
+    """DQN: a replay memory that grows, a target network copied now and then, AdamW with amsgrad."""
     memory = deque(maxlen=8)
 
     def make():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn as nn
@@ -30,7 +31,6 @@ def custom_function() -> Workload:
     class Quantize(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, bits):
-            ctx.mark_non_differentiable()
             scale = (2**bits - 1) / x.abs().amax().clamp(min=1e-8)
             return torch.round(x * scale) / scale
 
@@ -60,7 +60,7 @@ def custom_function() -> Workload:
 
 
 def in_place() -> Workload:
-    """Everything that can be done in place is, activations reversible by construction."""
+    """Everything that can be done in place is done in place, ASGD."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -253,7 +253,7 @@ def recurrent_block() -> Workload:
 
 
 def loss_dependent() -> Workload:
-    """Python logic on the loss: skip bad batches, keep the best weights, change the learning rate."""
+    """Python logic on the loss: leave out bad batches, keep the best weights, change the learning rate."""
     best = {}
 
     def build():
@@ -272,8 +272,7 @@ def loss_dependent() -> Workload:
             optimizer.zero_grad()
             loss = F.mse_loss(model(x), x)
             if not math.isfinite(loss.item()) or loss.item() > 100:
-                print("bad batch")
-                return None
+                return None  # a bad batch
             loss.backward()
             optimizer.step()
             tries += 1
@@ -367,7 +366,7 @@ def private_gradients() -> Workload:
         optimizer.step()
         optimizer.zero_grad()
 
-    return Workload(build=build, batch=batch, step=step, mode="infer")
+    return Workload(build=build, batch=batch, step=step)
 
 
 def message_passing() -> Workload:
@@ -377,7 +376,9 @@ def message_passing() -> Workload:
     class Conv(nn.Module):
         def __init__(self, inside, outside):
             super().__init__()
-            self.message = nn.Sequential(nn.Linear(2 * inside + 8, outside), nn.ReLU(), nn.Linear(outside, outside))
+            self.message = nn.Sequential(
+                nn.Linear(2 * inside + 8, outside), nn.ReLU(), nn.Linear(outside, outside)
+            )
             self.update = nn.Linear(inside + outside, outside)
 
         def forward(self, x, edge_index, edge_attr):
@@ -520,7 +521,9 @@ def recommender() -> Workload:
             self.emb_l = nn.ModuleList([nn.EmbeddingBag(n, dim, mode="sum") for n in tables])
             self.bot_l = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, dim), nn.ReLU())
             pairs = (len(tables) + 1) * len(tables) // 2
-            self.top_l = nn.Sequential(nn.Linear(pairs + dim, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid())
+            self.top_l = nn.Sequential(
+                nn.Linear(pairs + dim, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid()
+            )
             rows, columns = torch.tril_indices(len(tables) + 1, len(tables) + 1, offset=-1)
             self.register_buffer("rows", rows)
             self.register_buffer("columns", columns)
@@ -615,7 +618,7 @@ def neural_ode() -> Workload:
         y, path = batch
         times = torch.linspace(0, 1, 11, device=y.device)
         points = [y]
-        for t, later in zip(times, times[1:], strict=False):
+        for t, later in pairwise(times):
             points.append(rk4(field, t, points[-1], later - t))
         loss = (torch.stack(points) - path).abs().mean()
         optimizer.zero_grad()
@@ -637,7 +640,9 @@ def gaussian_process() -> Workload:
         def forward(self, x):
             z = self.features(x) / self.log_scale.exp()
             square = (z.unsqueeze(1) - z.unsqueeze(0)).pow(2).sum(-1)
-            return torch.exp(-0.5 * square) + (self.log_noise.exp() + 1e-3) * torch.eye(len(x), device=x.device)
+            return torch.exp(-0.5 * square) + (self.log_noise.exp() + 1e-3) * torch.eye(
+                len(x), device=x.device
+            )
 
     def build():
         kernel = Kernel()
@@ -681,7 +686,9 @@ def second_order() -> Workload:
                     p.addcdiv_(p.grad, state["hessian"] + 1e-2, value=-self.param_groups[0]["lr"])
 
     def build():
-        model = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 10))
+        model = nn.Sequential(
+            nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 10)
+        )
         return model, DiagonalNewton(model.parameters())
 
     def batch():
@@ -868,7 +875,9 @@ def saved_in_half() -> Workload:
     """saved_tensors_hooks pack what backward needs into bfloat16; a forward hook keeps features."""
 
     def pack(t):
-        return (t.dtype, t.to(torch.bfloat16)) if t.dtype == torch.float32 and t.numel() > 10_000 else (None, t)
+        return (
+            (t.dtype, t.to(torch.bfloat16)) if t.dtype == torch.float32 and t.numel() > 10_000 else (None, t)
+        )
 
     def unpack(packed):
         dtype, t = packed
@@ -880,7 +889,8 @@ def saved_in_half() -> Workload:
         features.clear()
         model = nn.Sequential(
             nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.Softplus(),
-            nn.Conv2d(32, 32, 3, padding=1), nn.GELU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 10),
+            nn.Conv2d(32, 32, 3, padding=1), nn.GELU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+            nn.Linear(512, 10),
         )  # fmt: skip
         model[5].register_forward_hook(lambda m, args, out: features.__setitem__("last", out.detach()))
         return model, torch.optim.SGD(model.parameters(), lr=0.01)
@@ -914,7 +924,7 @@ def local_attention() -> Workload:
             n = self.window
             y = torch.roll(self.norm(x), (-self.shift, -self.shift), dims=(1, 2))
             y = y.view(b, h // n, n, w // n, n, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, n * n, c)
-            y, weights = self.attend(y, y, y, average_attn_weights=False)
+            y, _weights = self.attend(y, y, y, average_attn_weights=False)
             y = y.view(b, h // n, w // n, n, n, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
             return x + torch.roll(y, (self.shift, self.shift), dims=(1, 2))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -105,9 +107,10 @@ def densenet() -> Workload:
 
     class DenseLayer(nn.Sequential):
         def __init__(self, channels, growth):
+            inner = 4 * growth
             super().__init__(
-                nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 4 * growth, 1, bias=False),
-                nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, inner, 1, bias=False),
+                nn.BatchNorm2d(inner), nn.ReLU(), nn.Conv2d(inner, growth, 3, padding=1, bias=False),
             )  # fmt: skip
 
     class DenseBlock(nn.Module):
@@ -145,7 +148,7 @@ def densenet() -> Workload:
         return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def batch():
-        return torch.rand(32, 3, 32, 32), torch.randint(0, 100, (32,))
+        return torch.rand(48, 3, 32, 32), torch.randint(0, 100, (48,))
 
     def step(model, optimizer, batch):
         x, y = batch
@@ -247,10 +250,10 @@ def mobilenet() -> Workload:
             return x + self.block(x) if self.use_res else self.block(x)
 
     def build():
-        plan = [(16, 16, 2, 1), (16, 24, 4, 2), (24, 24, 4, 1), (24, 40, 4, 2), (40, 40, 4, 1), (40, 96, 4, 2)]
+        plan = [(16, 16, 2, 1), (16, 24, 4, 2), (24, 24, 4, 1), (24, 40, 4, 2), (40, 40, 4, 1)]
         model = nn.Sequential(
             nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish(inplace=True),
-            *(InvertedResidual(*row) for row in plan),
+            *(InvertedResidual(*row) for row in plan), InvertedResidual(40, 96, 4, 2),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 256), nn.Hardswish(), nn.Dropout(0.2),
             nn.Linear(256, 1000),
         )  # fmt: skip
@@ -617,7 +620,7 @@ def detector() -> Workload:
             self.backbone = nn.Sequential(
                 *(
                     nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.LeakyReLU(0.1))
-                    for a, b in zip(widths, widths[1:], strict=False)
+                    for a, b in pairwise(widths)
                 )
             )
             self.scores = nn.Sequential(nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, classes, 1))
@@ -700,6 +703,7 @@ def style_transfer() -> Workload:
         vgg = nn.Sequential()
         for i, (a, b) in enumerate([(3, 24), (24, 24), (24, 48), (48, 48), (48, 96)]):
             vgg.add_module(f"conv{i}", nn.Conv2d(a, b, 3, padding=1))
+            nn.init.kaiming_normal_(vgg[-1].weight)
             vgg.add_module(f"relu{i}", nn.ReLU())
             if i % 2:
                 vgg.add_module(f"pool{i}", nn.MaxPool2d(2))
@@ -734,7 +738,7 @@ def style_transfer() -> Workload:
             found = features(vgg, picture.pixels)
             loss = F.mse_loss(found[-1], wanted)
             for f, g in zip(found, grams, strict=True):
-                loss = loss + 1e4 * F.mse_loss(gram(f), g)
+                loss = loss + 1e6 * F.mse_loss(gram(f), g)
             loss.backward()
             return loss
 

@@ -1,0 +1,84 @@
+"""Know the memory of a neural network before it runs, watch it while it runs, explain the difference.
+
+The public names are imported when they are first asked for, so that
+`import memgauge` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memgauge.errors import MemgaugeError
+    from memgauge.estimate import estimate
+    from memgauge.explain.compare import compare
+    from memgauge.measure import measure
+    from memgauge.records import Estimate, Measurement
+    from memgauge.workload import Workload
+
+    __version__: str
+
+_HOMES = {
+    "Estimate": "memgauge.records",
+    "Measurement": "memgauge.records",
+    "MemgaugeError": "memgauge.errors",
+    "Workload": "memgauge.workload",
+    "compare": "memgauge.explain.compare",
+    "estimate": "memgauge.estimate",
+    "measure": "memgauge.measure",
+}
+
+__all__ = [
+    "Estimate",
+    "Measurement",
+    "MemgaugeError",
+    "Workload",
+    "__version__",
+    "compare",
+    "estimate",
+    "measure",
+]
+
+
+class _Package(ModuleType):
+    """The package: `estimate` and `measure` name the functions, though files have these names too.
+
+    Importing `memgauge.estimate` makes Python set the attribute of that name to
+    the module; here the function of the same name is set in its place. Both
+    `from memgauge import estimate` and `from memgauge.estimate import …` work.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and _HOMES.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'memgauge' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("memgauge")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0+unknown"
+
+
+sys.modules[__name__].__class__ = _Package

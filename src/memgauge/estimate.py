@@ -68,7 +68,7 @@ def estimate(
     trace = predict.predict(workload, kind=place.kind, steps=steps, threads=threads)
     timeline = replay(trace, place, allocator)
     peak, at_peak, phases, layers = account(trace, timeline)
-    peak, unknown = _process_memory(peak, trace, place, baseline, threads)
+    peak, unknown = _process_memory(peak, trace, place, baseline)
     return Estimate(
         workload=dict(workload.description),
         device={"name": place.name, "title": place.title, "kind": place.kind},
@@ -95,7 +95,7 @@ def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) 
 
 
 def _process_memory(
-    peak: Peak, trace: Trace, device: Device, baseline: Host | None, threads: int
+    peak: Peak, trace: Trace, device: Device, baseline: Host | None
 ) -> tuple[Peak, dict[str, str]]:
     """Add what the process takes beyond the allocator, or say why that is not known."""
     import msgspec
@@ -107,7 +107,7 @@ def _process_memory(
         baseline_bytes = baseline.baseline_bytes()
         if baseline_bytes is None:
             return peak, {**unknown, "peak.host_bytes": baseline.reason}
-        resident = host_memory(trace, baseline_bytes, threads)
+        resident = host_memory(trace, baseline_bytes)
         return msgspec.structs.replace(peak, host_bytes=resident, host_baseline_bytes=baseline_bytes), unknown
     return peak, {
         "peak.device_bytes": "the CUDA context and library workspaces of this device are not modelled yet",

@@ -70,6 +70,7 @@ class Trace:
     modules: Sequence[Module] = ()
     assumptions: Sequence[str] = ()
     unmodelled: Sequence[str] = ()
+    uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,19 @@ class Pool:
         """Return the place in `blocks` of the smallest that is large enough; their number if none is."""
         return bisect_left(self._keys, size_bytes << _ADDRESS_BITS)
 
+    def take_fit(self, size_bytes: int, below_bytes: int) -> Block | None:
+        """Remove and return the smallest free block that is large enough, if it is below `below_bytes`."""
+        self.searches += 1
+        blocks, index = self.blocks, bisect_left(self._keys, size_bytes << _ADDRESS_BITS)
+        if index == len(blocks):
+            return None
+        block = blocks[index]
+        if block.size_bytes >= below_bytes:
+            return None
+        del self._keys[index], blocks[index]
+        block.free_key = 0
+        return block
+
     def put(self, block: Block) -> None:
         """Add a block that became free, as it is."""
         block.free_key = key = block.size_bytes << _ADDRESS_BITS | block.address

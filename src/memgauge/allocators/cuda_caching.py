@@ -2,10 +2,10 @@
 
     round the request      round_request
     choose a pool          at most 1 MiB, or more
-    best fit in the cache  _find_cached
+    best fit in the cache  Pool.take_fit
     or obtain a segment    _obtain, _reserve; giving cached memory back and trying again where that fails
-    split off the rest     allocate
-    free and merge         free
+    split off the rest     Block.split
+    free and merge         free, Pool.put_merged
 
 Source: c10/core/AllocatorConfig.h of torch 2.13.0 for every constant (equal in
 2.14.1); c10/cuda/CUDACachingAllocator.cpp for every rule, read at commit
@@ -18,14 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from memgauge.allocators.blocks import UNLIMITED_BYTES, Block, Driver, Pool, round_up
-from memgauge.allocators.cuda_expandable import ExpandableSegments, best_expandable_fit
+from memgauge.allocators.cuda_expandable import ExpandableSegments, take_expandable_fit
 from memgauge.allocators.replay import walk
 from memgauge.allocators.settings import FIRST_DIVIDED_POWER, CudaSettings
 from memgauge.records import MemoryEvent, Timeline
 from memgauge.units import MIB, TIB
 
 MIN_BLOCK_BYTES = 512  # kMinBlockSize: every block is a multiple of it
-SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: the largest request of the small pool, and of a tolerated rest
+SMALL_REQUEST_BYTES = (
+    1 * MIB
+)  # kSmallSize: largest request of the small pool, and largest rest left undivided
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: segments and pages of the small pool
 SHARED_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: below it, requests share a segment of large_segment_bytes
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: from there on, a segment is the request rounded up to it
@@ -105,16 +107,15 @@ class CudaCachingAllocator:
         # only a rest above 1 MiB, and only for requests below max_split_size_mb.
         self._small = Pool(splits_above_bytes=0)
         self._large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
+        self._take_fit = Pool.take_fit
         self._expandable: dict[Pool, ExpandableSegments] = {}
         if settings.expandable_segments:
             self._large = Pool(splits_above_bytes=0)
+            self._take_fit = take_expandable_fit
             span_bytes = _UNKNOWN_SPAN_BYTES if total_bytes is None else total_bytes + total_bytes // 8
-            self._expandable = {
-                self._small: ExpandableSegments(self._small, self._driver, SMALL_SEGMENT_BYTES, span_bytes),
-                self._large: ExpandableSegments(
-                    self._large, self._driver, self._large_segment_bytes, span_bytes
-                ),
-            }
+            pages = {self._small: SMALL_SEGMENT_BYTES, self._large: self._large_segment_bytes}
+            for pool, page_bytes in pages.items():
+                self._expandable[pool] = ExpandableSegments(pool, self._driver, page_bytes, span_bytes)
 
     @property
     def reserved_bytes(self) -> int:
@@ -127,10 +128,17 @@ class CudaCachingAllocator:
         yield from self._large.blocks.copy()
 
     def allocate(self, requested_bytes: int) -> Block | None:
-        """Return a block for a request of at least 1 byte, or None when out of memory (`malloc`)."""
+        """Return a block for a request of at least 1 byte, or None when out of memory (`malloc`).
+
+        Of the cache only the best fit is considered (`get_free_block`): blocks of max_split_size_mb
+        and more serve no request below that, and none that would leave max_non_split_rounding_mb unused.
+        """
         size_bytes = round_request(requested_bytes, self._power2_divisions)
         pool = self._small if size_bytes <= SMALL_REQUEST_BYTES else self._large
-        block = self._find_cached(pool, size_bytes) or self._obtain(pool, size_bytes)
+        below_bytes = self._max_split_bytes
+        if size_bytes >= below_bytes:
+            below_bytes = size_bytes + self._max_rounding_bytes
+        block = self._take_fit(pool, size_bytes, below_bytes) or self._obtain(pool, size_bytes)
         if block is None:
             return None
         if block.size_bytes - size_bytes > pool.splits_above_bytes and size_bytes < pool.splits_below_bytes:
@@ -143,25 +151,6 @@ class CudaCachingAllocator:
         """Cache a block that `allocate` returned, merged with its free neighbours (`free_block`)."""
         self.allocated_bytes -= block.size_bytes
         block.pool.put_merged(block)
-
-    def _find_cached(self, pool: Pool, size_bytes: int) -> Block | None:
-        """Return the best fit, out of its pool, unless it is kept for larger requests (`get_free_block`).
-
-        A block of max_split_size_mb and more serves no request below that, and none that would
-        leave max_non_split_rounding_mb of it unused.
-        """
-        pool.searches += 1
-        index = pool.best_fit(size_bytes)
-        if self._expandable:
-            index = best_expandable_fit(pool, index)
-        if index == len(pool.blocks):
-            return None
-        cached_bytes = pool.blocks[index].size_bytes
-        if cached_bytes >= self._max_split_bytes and (
-            size_bytes < self._max_split_bytes or cached_bytes >= size_bytes + self._max_rounding_bytes
-        ):
-            return None
-        return pool.take(index)
 
     def _obtain(self, pool: Pool, size_bytes: int) -> Block | None:
         """Return a block of new memory; where there is none, give cached memory back and try again."""

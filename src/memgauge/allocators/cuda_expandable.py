@@ -13,15 +13,18 @@ from __future__ import annotations
 from memgauge.allocators.blocks import Block, Driver, Pool, round_up
 
 
-def best_expandable_fit(pool: Pool, index: int) -> int:
-    """Return the best fit at or after `index`, where a block counts as large as it can still grow.
+def take_expandable_fit(pool: Pool, size_bytes: int, below_bytes: int) -> Block | None:
+    """Do as `Pool.take_fit`, where a block that can still grow counts as large as it can become.
 
-    Source: `get_free_block`, the branch for expandable segments.
+    So holes are filled before the growing end of the segment is. Source: `get_free_block`.
     """
-    blocks = pool.blocks
+    pool.searches += 1
+    blocks, index = pool.blocks, pool.best_fit(size_bytes)
     while index + 1 < len(blocks) and _reach_bytes(blocks[index + 1]) < _reach_bytes(blocks[index]):
         index += 1
-    return index
+    if index == len(blocks) or blocks[index].size_bytes >= below_bytes:
+        return None
+    return pool.take(index)
 
 
 def _reach_bytes(block: Block) -> int:

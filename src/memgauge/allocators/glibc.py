@@ -33,9 +33,6 @@ _TOP_PAD = 128 * 1024  # DEFAULT_TOP_PAD
 _MMAP_THRESHOLD = 128 * 1024  # DEFAULT_MMAP_THRESHOLD_MIN
 _MMAP_THRESHOLD_MAX = 32 * 2**20  # DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 _CONSOLIDATION = 64 * 1024  # FASTBIN_CONSOLIDATION_THRESHOLD: smaller frees never trim
-# sizeof(c10::StorageImpl) + sizeof(c10::TensorImpl), rounded (torch 2.13, 64 bits).
-_TENSOR_OBJECTS = 320
-
 
 @dataclass(slots=True)
 class _Chunk:
@@ -54,12 +51,16 @@ class Heap:
     Args:
         trims: Whether free memory at the top is given back to the system. In a real
             process something small may sit on top and prevent it.
+        pinned_every: Each so-manieth block has a small object of the program behind it that
+            stays, so that the block does not merge with what follows when freed; 0 for none.
     """
 
-    def __init__(self, trims: bool = True, mmap_threshold: int = _MMAP_THRESHOLD) -> None:
+    def __init__(self, trims: bool = True, pinned_every: int = 0, mmap_threshold: int = _MMAP_THRESHOLD) -> None:
         self.mapped_bytes = 0
         self.heap_bytes = 0  # up to the end of top
         self._trims = trims
+        self._pinned_every = pinned_every
+        self._count = 0
         self._mmap_threshold = mmap_threshold
         self._trim_threshold = max(2 * mmap_threshold, _MMAP_THRESHOLD)
         self._top = _Chunk(0, 0, used=False)
@@ -141,9 +142,11 @@ class Heap:
             self._chunk_at[chunk.address] = chunk
             self._chunk_at[leader.address] = leader
             self._release(leader)
-        self._split(chunk, wanted)
+        self._count += 1
+        pinned = self._pinned_every > 0 and self._count % self._pinned_every == 0
+        self._split(chunk, wanted, pinned)
 
-    def _split(self, chunk: _Chunk, wanted: int) -> None:
+    def _split(self, chunk: _Chunk, wanted: int, pinned: bool = False) -> None:
         rest = chunk.size - wanted
         if rest < _MIN_CHUNK:
             return
@@ -153,7 +156,8 @@ class Heap:
             chunk.after.before = remainder
         chunk.after = remainder
         self._chunk_at[remainder.address] = remainder
-        self._release(remainder)
+        if not pinned:
+            self._release(remainder)
 
     def _release(self, chunk: _Chunk) -> int:
         """Free a chunk, merged with its free neighbours; returns the size of the result."""
@@ -191,30 +195,21 @@ class Heap:
         del self._free[index]
 
 
-def replay(events: Iterable[MemoryEvent], trims: bool = True, pins: bool = True) -> array[int]:
+def replay(events: Iterable[MemoryEvent], trims: bool = True, pinned_every: int = 0) -> array[int]:
     """Return the resident bytes of the C library's memory after each event.
 
     Args:
         events: Allocations and releases of requested bytes in program order.
         trims: See `Heap`.
-        pins: Whether the small objects around each tensor (its StorageImpl and
-            TensorImpl) stand in the heap beside its data, as they really do. Freed ones
-            wait in the thread's cache to be used again, so the data on their two sides
-            does not merge.
+        pinned_every: See `Heap`.
     """
-    heap = Heap(trims)
-    held: dict[int, tuple[_Chunk | int, _Chunk | int | None]] = {}
-    cached: list[_Chunk | int] = []
+    heap = Heap(trims, pinned_every)
+    held: dict[int, _Chunk | int] = {}
     resident = array("q")
     for event in events:
         if event.requested_bytes > 0:
-            data = heap.allocate(event.requested_bytes)
-            pin = (cached.pop() if cached else heap.allocate(_TENSOR_OBJECTS)) if pins else None
-            held[event.storage] = data, pin
+            held[event.storage] = heap.allocate(event.requested_bytes)
         else:
-            data, pin = held.pop(event.storage)
-            heap.free(data)
-            if pin is not None:
-                cached.append(pin)
+            heap.free(held.pop(event.storage))
         resident.append(heap.resident_bytes)
     return resident

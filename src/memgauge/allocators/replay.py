@@ -63,7 +63,8 @@ class OutOfMemory(MemgaugeError):
         held = (
             f"{format_bytes(self.allocated_bytes)} allocated and {format_bytes(self.reserved_bytes)} reserved"
         )
-        return f"out of memory at event {self.event_index}: {format_bytes(self.requested_bytes)} on top of {held}"
+        wanted = format_bytes(self.requested_bytes)
+        return f"out of memory at event {self.event_index}: {wanted} on top of {held}"
 
 
 def walk(events: Iterable[MemoryEvent], allocator: Allocator) -> Timeline:

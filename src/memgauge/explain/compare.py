@@ -8,45 +8,15 @@ either side leaves both unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 
 import msgspec
 
-from memgauge.explain.peak import STEADY
-from memgauge.records import Account, Category, Estimate, Measurement, Range
+from memgauge.explain import rows
+from memgauge.explain.rows import KindRow, LayerRow, Row
+from memgauge.records import Account, Measurement
 from memgauge.units import format_bytes, format_difference
 
 OUTSIDE = "outside every layer"
-_KINDS = ("requested", "allocated", "reserved", "tensor", "device", "host")
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity on both sides; None where a side does not know it or has no such thing."""
-
-    name: str
-    a_bytes: int | None
-    b_bytes: int | None
-    difference_bytes: int | None
-    percent_of_b: float | None
-
-
-class KindRow(Row, frozen=True, kw_only=True):
-    """The peak of one kind of memory; `a_bytes` and `b_bytes` are what is expected of a range."""
-
-    a_range: Range | None = None
-    b_range: Range | None = None
-    a_unknown: str = ""  # why it is not known
-    b_unknown: str = ""
-
-
-class LayerRow(Row, frozen=True, kw_only=True):
-    """What one layer holds at the peak, and the most that it holds at any time."""
-
-    type: str
-    a_peak_bytes: int | None
-    b_peak_bytes: int | None
-    peak_difference_bytes: int | None
-    peak_percent_of_b: float | None
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +51,14 @@ def compare(a: Account, b: Account) -> Comparison:
         a: An estimate or a measurement.
         b: What it is compared with: differences are `a - b`, percentages are of `b`.
     """
-    categories, layers = _categories(a, b), _layers(a, b)
+    categories, layers = rows.categories(a, b), rows.layers(a, b)
     return Comparison(
         gap=_gap(a, b, categories, layers),
         a=_side(a),
         b=_side(b),
         differs=_differs(a, b),
-        kinds=tuple(_kind(name, a, b) for name in _KINDS),
-        phases=_phases(a, b),
+        kinds=rows.kinds(a, b),
+        phases=rows.phases(a, b),
         categories=categories,
         layers=layers,
     )
@@ -116,86 +86,6 @@ def _side(account: Account) -> Side:
         versions=account.versions,
         ended=account.ended if isinstance(account, Measurement) else "completed",
     )
-
-
-def _difference(a_bytes: int | None, b_bytes: int | None) -> tuple[int | None, float | None]:
-    if a_bytes is None or b_bytes is None:
-        return None, None
-    difference = a_bytes - b_bytes
-    return difference, round(100 * difference / b_bytes, 6) if b_bytes else None
-
-
-def _row(name: str, a_bytes: int | None, b_bytes: int | None) -> Row:
-    difference, percent = _difference(a_bytes, b_bytes)
-    return Row(name=name, a_bytes=a_bytes, b_bytes=b_bytes, difference_bytes=difference, percent_of_b=percent)
-
-
-def _kind(name: str, a: Account, b: Account) -> KindRow:
-    key = f"{name}_bytes"
-    values: tuple[int | Range | None, int | Range | None] = (getattr(a.peak, key), getattr(b.peak, key))
-    ranges = [v if isinstance(v, Range) else None for v in values]
-    counts = [v.expected if isinstance(v, Range) else v for v in values]
-    difference, percent = _difference(*counts)
-    return KindRow(
-        name=name,
-        a_bytes=counts[0],
-        b_bytes=counts[1],
-        difference_bytes=difference,
-        percent_of_b=percent,
-        a_range=ranges[0],
-        b_range=ranges[1],
-        a_unknown=a.unknown.get(f"peak.{key}", "") if counts[0] is None else "",
-        b_unknown=b.unknown.get(f"peak.{key}", "") if counts[1] is None else "",
-    )
-
-
-def _phases(a: Account, b: Account) -> tuple[Row, ...]:
-    """Peak allocated of each phase in the order of the run; the steady step comes last."""
-    of_a, of_b = ({p.name: p.allocated_bytes for p in account.phases} for account in (a, b))
-    names = sorted({**of_a, **of_b}, key=lambda name: name == STEADY)
-    return tuple(_row(name, of_a.get(name), of_b.get(name)) for name in names)
-
-
-def _categories(a: Account, b: Account) -> tuple[Row, ...]:
-    """Bytes of each category at the two peaks; they add up to the difference of the peaks."""
-    known = [c.value for c in Category]
-    held = {**a.at_peak.categories, **b.at_peak.categories}
-    names = [n for n in known if n in held] + [n for n in held if n not in known]
-    rows = (_row(n, _held(a, a.at_peak.categories, n), _held(b, b.at_peak.categories, n)) for n in names)
-    return tuple(sorted(rows, key=_size_of_difference))
-
-
-def _held(account: Account, categories: Mapping[str, int], name: str) -> int | None:
-    """What is not listed holds nothing, unless the whole peak is unknown."""
-    return None if account.peak.allocated_bytes is None else categories.get(name, 0)
-
-
-def _layers(a: Account, b: Account) -> tuple[LayerRow, ...]:
-    of_a, of_b = ({layer.path: layer for layer in account.layers} for account in (a, b))
-    rows = []
-    for path in {**of_a, **of_b}:
-        layers = (of_a.get(path), of_b.get(path))
-        held, highest = [], []
-        for account, layer in zip((a, b), layers, strict=True):
-            absent = None if account.peak.allocated_bytes is None else 0
-            held.append(absent if layer is None or absent is None else sum(layer.at_peak_bytes.values()))
-            highest.append(absent if layer is None or absent is None else layer.peak_bytes)
-        base = _row(path, *held)
-        difference, percent = _difference(*highest)
-        row = LayerRow(
-            **{name: getattr(base, name) for name in Row.__struct_fields__},
-            type=next((layer.type for layer in layers if layer is not None and layer.type), ""),
-            a_peak_bytes=highest[0],
-            b_peak_bytes=highest[1],
-            peak_difference_bytes=difference,
-            peak_percent_of_b=percent,
-        )
-        rows.append(row)
-    return tuple(sorted(rows, key=lambda r: (_size_of_difference(r), -abs(r.peak_difference_bytes or 0))))
-
-
-def _size_of_difference(row: Row) -> int:
-    return -abs(row.difference_bytes or 0)
 
 
 def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Row]) -> str:
@@ -230,18 +120,20 @@ def _equal(peak_bytes: int, categories: Sequence[Row]) -> str:
 
 def _explained(difference: int, categories: Sequence[Row], layers: Sequence[Row]) -> str:
     """Name the category and the layer that go furthest in the direction of the difference."""
-    found = []
-    for rows in (categories, layers):
-        sign = 1 if difference > 0 else -1
-        most = max(rows, key=lambda r: sign * (r.difference_bytes or 0), default=None)
-        if most is None or sign * (most.difference_bytes or 0) <= 0:
-            continue
-        amount = format_difference(most.difference_bytes, 0)
-        if rows is categories:
-            found.append(f"mostly {most.name} ({amount})")
-        else:
-            found.append(f"most of it in layer {most.name} ({amount})" if most.name else f"{OUTSIDE} ({amount})")
-    return f": {', '.join(found)}" if found else ""
+    category, layer = (_furthest(group, 1 if difference > 0 else -1) for group in (categories, layers))
+    said = f": {category.name} explains most of it ({_amount(category)})" if category else ""
+    if layer:
+        said += f"{',' if said else ':'} by layer {layer.name or OUTSIDE} ({_amount(layer)})"
+    return said
+
+
+def _furthest(candidates: Sequence[Row], sign: int) -> Row | None:
+    most = max(candidates, key=lambda r: sign * (r.difference_bytes or 0), default=None)
+    return most if most is not None and sign * (most.difference_bytes or 0) > 0 else None
+
+
+def _amount(row: Row) -> str:
+    return format_difference(row.difference_bytes, 0)
 
 
 def _differs(a: Account, b: Account) -> tuple[str, ...]:
@@ -255,9 +147,9 @@ def _differs(a: Account, b: Account) -> tuple[str, ...]:
     lines = [
         f"{key}: {_said(facts[0], key)} against {_said(facts[1], key)}"
         for key in {**facts[0], **facts[1]}
-        if facts[0].get(key) != facts[1].get(key) and _matters(key, facts, (a, b))
+        if _text(facts[0].get(key)) != _text(facts[1].get(key)) and _matters(key, facts, (a, b))
     ]
-    for account, name in zip_longest((a, b), side_names(a, b)):
+    for account, name in zip((a, b), side_names(a, b), strict=True):
         if isinstance(account, Measurement) and account.ended != "completed":
             lines.append(f"{name} did not complete: {_first_line(account.ended)}")
     return tuple(lines)
@@ -278,7 +170,12 @@ def _flat(workload: Mapping[str, object]) -> dict[str, object]:
 
 
 def _said(facts: Mapping[str, object], key: str) -> str:
-    return str(facts[key]) if key in facts else "nothing"
+    return _text(facts[key]) if key in facts else "nothing"
+
+
+def _text(value: object) -> str:
+    """A tuple that went through JSON comes back as a list; both read the same."""
+    return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
 def _first_line(text: str) -> str:
@@ -287,4 +184,3 @@ def _first_line(text: str) -> str:
 
 
 __all__ = ["Comparison", "KindRow", "LayerRow", "Row", "Side", "compare", "side_names"]
-_ = Estimate

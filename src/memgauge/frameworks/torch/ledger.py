@@ -24,6 +24,7 @@ class Ledger:
         self.categories: list[Category] = []
         self.layers: list[str] = []
         self.operator = ""
+        self.unknown: set[int] = set()  # addresses of live storages whose content is not known
         self._scopes = scopes
         self._ids: dict[int, int] = {}  # address of a live StorageImpl -> storage
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -46,6 +47,7 @@ class Ledger:
             self._refs.pop(number, None)
             if self._ids.get(address) == number:
                 del self._ids[address]
+                self.unknown.discard(address)
             self.release(number)
 
         self._ids[address] = number

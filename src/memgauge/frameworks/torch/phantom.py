@@ -101,9 +101,10 @@ class PhantomMode(TorchDispatchMode):
         self.values = values
         self._workspace = workspace
         self._space = AddressSpace()
-        self._unknown: set[int] = set()  # addresses of storages whose content is not known
+        self._unknown = ledger.unknown
         self._kept_alive: list[torch.UntypedStorage] = []
         self.input_now = False
+        self.failed_in: tuple[str, str] | None = None  # operator and layer of the first error
         self.saved_scalars: list[tuple[int, int]] = []  # (sequence of the node that saved it, storage)
 
     @classmethod
@@ -134,6 +135,9 @@ class PhantomMode(TorchDispatchMode):
             if rule.kind is Kind.READ:
                 return self.values.read(func, rule, args, self.is_known)
             return self._compute(func, rule, args, kwargs)
+        except Exception:
+            self.failed_in = self.failed_in or (rule.name, self._layer())
+            raise
         finally:
             ledger.operator = outer
 
@@ -194,6 +198,11 @@ class PhantomMode(TorchDispatchMode):
         """Return whether the tensor's values are really there."""
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in self._unknown
 
+    def never_write(self, storage: torch.UntypedStorage) -> None:
+        """Treat a storage that belongs to the user as one whose values are not known."""
+        self._unknown.add(storage._cdata)
+        self._kept_alive.append(storage)
+
     def count_true(self, mask: torch.Tensor, name: str) -> int:
         """Return how many elements are not zero, known or as declared under `name`."""
         if self.is_known(mask):
@@ -228,7 +237,8 @@ class PhantomMode(TorchDispatchMode):
             size = storage_bytes(spec.shape, spec.stride, spec.dtype.itemsize)
         storage = torch._C._construct_storage_from_data_pointer(self._space.place(size), _CPU, size)
         self._ledger.allocate(storage, self._category(), self._layer())
-        self._unknown.add(storage._cdata)
+        if size:
+            self._unknown.add(storage._cdata)
         return torch.empty(0, dtype=spec.dtype).set_(storage, 0, spec.shape, spec.stride)
 
     def _resize(self, tensor: torch.Tensor, spec: Spec) -> None:

@@ -16,9 +16,11 @@ from memgauge.frameworks.torch import protocol
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
-from memgauge.frameworks.torch.scopes import Scopes
+from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
+from memgauge.errors import MemgaugeError, WorkloadError
 from memgauge.records import Category, MemoryEvent, Trace
+from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
 
@@ -30,13 +32,29 @@ def trace(
     Raises:
         UnsupportedError: An operator has no shape rule, or a value is read that
             only a real run would know.
-        Exception: Whatever the user's own functions raise.
+        WorkloadError: The user's own code raised; the message has their frames.
     """
     observer = _Tracer(workload, steps, workspace)
-    with torch.random.fork_rng(devices=[]):
-        with observer.mode, observer.scopes, _seeing_rng_states(observer.mode):
-            protocol.run(workload, observer, torch.device("cpu"), steps)
-        return observer.result()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            with observer.mode, observer.scopes, _seeing_rng_states(observer.mode):
+                protocol.run(workload, observer, torch.device("cpu"), steps)
+            return observer.result()
+    except MemgaugeError:
+        raise
+    except Exception as error:
+        raise WorkloadError(_where(observer, error)) from error
+    finally:
+        observer.give_back()
+
+
+def _where(observer: _Tracer, error: Exception) -> str:
+    """Say where the user's code raised: phase, operator and layer, then their own frames."""
+    place = observer.scopes.phase
+    if observer.mode.failed_in is not None:
+        operator, layer = observer.mode.failed_in
+        place += f', layer "{layer}", {operator}' if layer else f", {operator}"
+    return f"the workload raised in {place}\n{user_traceback(error)}"
 
 
 @contextmanager
@@ -65,6 +83,10 @@ class _Tracer:
         self.values = ValueReader(workload.values)
         self.mode = PhantomMode(self.ledger, self.scopes, self.values, workspace)
         self._objects: Any = ()
+        self._uses: tuple[str, ...] = ()
+        # Objects that existed before the run: gradients and state are given back as they were.
+        self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
         self._held_before: Counter[tuple[int, Category, str]] | None = None
         self._repeat: range | None = None
@@ -76,6 +98,12 @@ class _Tracer:
             for storage in storages(tensor):
                 if not self.ledger.knows(storage._cdata):
                     self.ledger.allocate(storage, category, layer)
+                    self.mode.never_write(storage)
+                    self._lent.append((tensor, tensor.grad if tensor.is_leaf else None))
+        optimizers = [o for o in as_tuple(objects) if isinstance(o, torch.optim.Optimizer)]
+        self._uses = ("optimizer",) if optimizers else ()
+        if self._lent:
+            self._lent_state = [(o, o.state.copy()) for o in optimizers]
         self._settle()
         self._step_begin = len(self.ledger.events)
 
@@ -101,6 +129,14 @@ class _Tracer:
         self._held_before = held
         return False
 
+    def give_back(self) -> None:
+        """Leave what the user lent as it was before the trace."""
+        for tensor, gradient in self._lent:
+            if tensor.is_leaf:
+                tensor.grad = gradient
+        for optimizer, state in self._lent_state:
+            optimizer.state = state
+
     def _settle(self) -> None:
         roles: dict[int, tuple[Category, str]] = {}
         for tensor, category, layer in tensors_of_roles(self._objects):
@@ -125,6 +161,7 @@ class _Tracer:
             modules=self.scopes.modules(),
             assumptions=assumptions + ([warning] if warning else []),
             unmodelled=unmodelled,
+            uses=self._uses,
         )
 
 

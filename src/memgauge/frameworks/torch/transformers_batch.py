@@ -18,7 +18,8 @@ from typing import Any
 
 from memgauge.arguments import TargetOptions
 from memgauge.frameworks.torch.transformers_fields import Ask, Entry, Field, ask
-from memgauge.frameworks.torch.transformers_senses import hear, placeholders, see
+from memgauge.frameworks.torch.transformers_placeholders import placeholders
+from memgauge.frameworks.torch.transformers_senses import hear, see
 
 OBJECTS_PER_PICTURE = 8
 TRANSCRIPT = 32  # characters or tokens spoken in five seconds
@@ -26,8 +27,8 @@ TRANSCRIPT = 32  # characters or tokens spoken in five seconds
 
 def entries_of(
     model_class: Any, config: Any, head: str, options: TargetOptions, name: str
-) -> dict[str, Entry]:
-    """Return the entries of a batch for one model.
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Return the entries of a batch for one model, and what was left out and why.
 
     Raises:
         UsageError: A size is given that the model does not have.
@@ -36,30 +37,48 @@ def entries_of(
     names: Mapping[str, inspect.Parameter] = {n: p for n, p in parameters.items() if n != "self"}
     asked = ask(config, head, options, names, name)
     senses = {k: f for k, f in {**see(asked), **hear(asked)}.items() if k in names}
-    entries: dict[str, Entry] = {**_text(asked, model_class, senses), **senses, **_series(asked)}
+    left_out: dict[str, str] = {}
+    entries: dict[str, Entry] = {**_text(asked, model_class, senses, left_out), **senses, **_series(asked)}
     if asked.training:
         entries.update(_labels(asked, entries))
-    return {key: entry for key, entry in entries.items() if key in asked.names}
+    return _known(asked, entries), left_out
 
 
-def _text(asked: Ask, model_class: Any, senses: dict[str, Field]) -> dict[str, Field]:
+def _text(
+    asked: Ask, model_class: Any, senses: dict[str, Field], left_out: dict[str, str]
+) -> dict[str, Field]:
     hears_instead = asked.head in ("CTC", "SpeechSeq2Seq", "AudioClassification") and bool(senses)
     if "input_ids" not in asked.names or (hears_instead and "input_ids" not in asked.required):
         return _decoder(asked)
     ids = asked.ids()
-    token, count = placeholders(asked, model_class, senses)
-    if token and not count:
-        for name in [n for n in senses if n not in asked.required]:
-            del senses[name]  # the model cannot see in this configuration: text only
-    if count:
-        longer = (asked.batch_size, asked.tokens + count)
-        ids = dataclasses.replace(ids, shape=longer, placeholders=count, placeholder=token)
-    found = {"input_ids": ids, "attention_mask": Field(ids.shape, fill=1), **_decoder(asked)}
-    if "mm_token_type_ids" in asked.names:
-        found["mm_token_type_ids"] = Field(ids.shape, below=1, placeholders=count, placeholder=1)
-    if "bbox" in asked.names:
-        found["bbox"] = Field((*ids.shape, 4), fill=1)
-    return found
+    if any(name not in asked.required for name in senses):
+        without: dict[str, Entry] = {**_beside(asked, ids), **senses}
+        needed = placeholders(model_class, asked.config, _known(asked, without), asked.batch_size)
+        if needed.refusal:
+            for name in [n for n in senses if n not in asked.required]:
+                del senses[name]  # text only
+                left_out[name] = needed.refusal
+        if needed.count:
+            longer = (asked.batch_size, asked.tokens + needed.count)
+            ids = dataclasses.replace(
+                ids, shape=longer, placeholders=needed.count, placeholder=needed.token
+            )
+    return _beside(asked, ids)
+
+
+def _beside(asked: Ask, ids: Field) -> dict[str, Field]:
+    """Return tokens and what goes with each of them."""
+    return {
+        "input_ids": ids,
+        "attention_mask": Field(ids.shape, fill=1),
+        "mm_token_type_ids": Field(ids.shape, below=1, placeholders=ids.placeholders, placeholder=1),
+        "bbox": Field((*ids.shape, 4), fill=1),
+        **_decoder(asked),
+    }
+
+
+def _known(asked: Ask, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    return {key: entry for key, entry in entries.items() if key in asked.names}
 
 
 def _decoder(asked: Ask) -> dict[str, Field]:

@@ -9,6 +9,8 @@ as transformers' own Trainer has it; in inference it is as configured.
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from memgauge.frameworks.torch.recipe import Recipe, recipe_options
 from memgauge.frameworks.torch.torchvision_compat import import_torchvision
 from memgauge.frameworks.torch.transformers_batch import entries_of
 from memgauge.frameworks.torch.transformers_fields import Field, make_batch
+from memgauge.frameworks.torch.transformers_placeholders import TOKENS, known_counts
 from memgauge.workload import Workload
 
 # Heads by what they are for, in the order of preference; a model has several.
@@ -85,15 +88,17 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
     sets = dict(sets)
     attention = sets.pop(_IMPLEMENTATION, None)
     found = architecture_of(transformers, _configuration(transformers, name, sets), name)
-    entries = entries_of(found.model_class, found.config, found.head, options, f"transformers:{name}")
+    entries, left_out = entries_of(found.model_class, found.config, found.head, options, f"transformers:{name}")
     return Recipe(
         model=_maker(found, name, attention, options),
         batch=lambda dtype: make_batch(entries, dtype),
         loss=lambda model, batch: _loss(_forward(model, batch, name)),
         predict=lambda model, batch: _forward(model, batch, name),
+        values=known_counts(entries, inspect.signature(found.model_class.forward).parameters),
         description={
             "model_class": found.model_class.__name__,
             "batch": {key: list(entry.shape) for key, entry in entries.items() if isinstance(entry, Field)},
+            **({"left_out": left_out} if left_out else {}),
             **sets,
         },
         **recipe_options(options),
@@ -148,6 +153,13 @@ def _complete(config: Any) -> None:
         config.prediction_length = 24  # a day by the hour
         config.context_length = getattr(config, "context_length", None) or config.prediction_length
     vision, text = getattr(config, "vision_config", None), config.get_text_config()
+    if "vocab_size" in vars(config) and config.vocab_size is None:
+        config.vocab_size = 32  # characters, for transcripts
+    for key in itertools.chain.from_iterable(TOKENS.values()):
+        last = int(getattr(text, "vocab_size", None) or 1) - 1
+        token = getattr(config, key, 0)
+        if token is None or token > last > 0:
+            setattr(config, key, last)
     if vision is None or not hasattr(text, "hidden_size"):
         return
     if hasattr(vision, "out_hidden_size"):

@@ -1,25 +1,16 @@
-"""Pictures and sound in a batch for a model of transformers, and the tokens that stand for them."""
+"""Pictures and sound in a batch for a model of transformers."""
 
 from __future__ import annotations
 
-import copy
-import inspect
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from memgauge.frameworks.torch.trace import trace
-from memgauge.frameworks.torch.transformers_fields import Ask, Field, make_batch
-from memgauge.workload import Workload
+from memgauge.frameworks.torch.transformers_fields import Ask, Field
 
 PICTURE = 224
 SECONDS = 5
 RATE = 16_000  # samples per second of most speech models
 FRAMES = 16
-_PICTURE_TOKENS = ("image_token_id", "image_token_index", "media_placeholder_token_id")
-_SOUND_TOKENS = ("audio_token_id", "audio_token_index")
 _BINS = (  # where configurations say how many numbers describe one frame of sound
     "num_mel_bins",
     "input_feat_per_channel",
@@ -50,7 +41,22 @@ def see(asked: Ask) -> dict[str, Field]:
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None)
     films = asked.head == "VideoClassification" or name == "pixel_values_videos"
     shape = (int(frames or FRAMES),) if films or frames else ()
+    if "aspect_ratio_ids" in asked.names:
+        return _tiles(asked, (channels, height, width), int(config.max_num_tiles))
+    if "pixel_attention_mask" in asked.names and "input_ids" in asked.names:
+        shape = (1,)  # one picture for each sample
     return {name: Field((asked.batch_size, *shape, channels, height, width))}
+
+
+def _tiles(asked: Ask, picture: tuple[int, int, int], tiles: int) -> dict[str, Field]:
+    """Return one picture for each sample, cut into as many tiles as Llama 3.2 Vision allows."""
+    count = asked.batch_size
+    return {
+        "pixel_values": Field((count, 1, tiles, *picture)),
+        "aspect_ratio_ids": Field((count, 1), fill=1),
+        "aspect_ratio_mask": Field((count, 1, tiles), fill=1),
+        "cross_attention_mask": Field((count, asked.tokens, 1, tiles), fill=1),
+    }
 
 
 def _picture_size(asked: Ask, config: Any) -> tuple[int, int]:
@@ -104,58 +110,12 @@ def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
         return {"input_features": Field((count, 1, 1001, bins)), "is_longer": Field((count, 1), fill=False)}
     positions = getattr(config, "max_source_positions", None)
     frames = 2 * positions if positions else SECONDS * 100
-    bins_first = bool(positions) and not hasattr(config, "input_feat_per_channel")
+    bins_first = bool(positions) and hasattr(config, "num_mel_bins") and not hasattr(config, "input_feat_per_channel")
     return {
         "input_features": Field((count, bins, frames) if bins_first else (count, frames, bins)),
         "input_features_mask": Field((count, frames), fill=True),
         "feature_attention_mask": Field((count, frames), fill=1),
     }
-
-
-# -- tokens that stand for them ---------------------------------------------------------------------------
-
-
-def placeholders(asked: Ask, model_class: Any, senses: Mapping[str, Field]) -> tuple[int, int]:
-    """Return the token that stands for a piece of picture or sound, and how many each sample has."""
-    if not senses:
-        return 0, 0
-    for keys, method in ((_PICTURE_TOKENS, "get_image_features"), (_SOUND_TOKENS, "get_audio_features")):
-        token = next((t for k in keys if isinstance(t := _anywhere(asked.config, k), int)), None)
-        if token is None or not hasattr(model_class, method):
-            continue
-        if "image_grid_thw" in senses:
-            config = _part(asked.config, "vision_config", "thinker_config.vision_config")
-            _, height, width = senses["image_grid_thw"].rows[0]  # type: ignore[index]
-            return token, height * width // int(getattr(config, "spatial_merge_size", 2)) ** 2
-        count = _count_features(asked, model_class, method, senses)
-        if count:
-            return token, count
-    return 0, 0
-
-
-def _count_features(asked: Ask, model_class: Any, method: str, senses: Mapping[str, Field]) -> int:
-    """Return how many vectors the model makes of one sample, by making them on paper; 0 if it cannot."""
-    takes = inspect.signature(getattr(model_class, method)).parameters
-    given = {k: f for k, f in senses.items() if k in takes}
-    counts: list[int] = []
-
-    def step(model: Any, batch: Any) -> None:
-        found = getattr(model, method)(**batch)
-        found = getattr(found, "pooler_output", found)
-        tensors = found if isinstance(found, (list, tuple)) else [found]
-        counts.append(sum(t.numel() // t.shape[-1] for t in tensors if isinstance(t, torch.Tensor)))
-
-    workload = Workload(
-        build=lambda: model_class._from_config(copy.deepcopy(asked.config)),
-        batch=lambda: make_batch(given, torch.float32),
-        step=torch.no_grad()(step),
-        mode="infer",
-    )
-    try:
-        trace(workload, steps=1)
-    except Exception:  # whatever it is, the model cannot see in this configuration
-        return 0
-    return counts[0] // asked.batch_size
 
 
 def _part(config: Any, *paths: str) -> Any:
@@ -166,10 +126,3 @@ def _part(config: Any, *paths: str) -> Any:
         if hasattr(part, "to_dict"):
             return part
     return config
-
-
-def _anywhere(config: Any, key: str) -> Any:
-    for place in (config, getattr(config, "thinker_config", None)):
-        if getattr(place, key, None) is not None:
-            return getattr(place, key)
-    return None

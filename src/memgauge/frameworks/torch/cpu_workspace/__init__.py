@@ -12,16 +12,37 @@ from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cpu_workspace import (
+    attention,
+    losses,
+    matmul,
+    normalisation,
+    pointwise,
+    resampling,
+)
 from memgauge.frameworks.torch.cpu_workspace.convolution import convolution, convolution_backward
 
 Rule = Callable[[tuple[Any, ...], dict[str, Any], Any, int], int]
 
-aten = torch.ops.aten
 
-_RULES: dict[Any, Rule] = {
-    aten.convolution.default: convolution,
-    aten.convolution_backward.default: convolution_backward,
-}
+def _collect() -> dict[Any, Rule]:
+    """Return the rules by operator overload; those that this torch does not have are left out."""
+    named: dict[str, Rule] = {
+        "convolution.default": convolution,
+        "convolution_backward.default": convolution_backward,
+    }
+    for module in (pointwise, normalisation, attention, matmul, losses, resampling):
+        named.update(module.RULES)
+    found = {}
+    for name, rule in named.items():
+        operator, overload = name.split(".")
+        func = getattr(getattr(torch.ops.aten, operator, None), overload, None)
+        if func is not None:
+            found[func] = rule
+    return found
+
+
+_RULES = _collect()
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, threads: int) -> int:

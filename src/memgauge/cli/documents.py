@@ -1,0 +1,37 @@
+"""The JSON documents of commands that list things; `schema` comes first in each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memgauge.devices import Device
+
+
+class Devices(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.devices/1"):
+    """The catalogue of devices."""
+
+    devices: tuple[Device, ...]
+
+
+class Zoo(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.zoo/1"):
+    """The networks that come with memgauge."""
+
+    targets: tuple[str, ...]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was tried here."""
+
+    name: str
+    state: str  # "ok", "limited" or "no"
+    detail: str  # what was found
+    remedy: str = ""  # what to do about it
+    is_needed: bool = False  # whether memgauge's main job fails without it
+
+
+class Doctor(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.doctor/1"):
+    """What is installed here and what works."""
+
+    works: bool
+    versions: dict[str, str | None]  # None: not installed
+    checks: tuple[Check, ...]

@@ -1,0 +1,108 @@
+"""`memgauge measure`: really run some steps in fresh processes, and say what they took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memgauge.arguments import TargetOptions, parse_sets
+from memgauge.cli import options
+from memgauge.cli.output import save_json, show, show_json
+from memgauge.cli.running import running
+from memgauge.errors import RunError
+
+if TYPE_CHECKING:
+    from memgauge.explain.compare import Comparison
+    from memgauge.records import Measurement
+
+EPILOG = (
+    "Example: memgauge measure zoo:torres-cnn --device cpu --steps 5 --compare\n\n"
+    "Exit code: 0 done, 1 the run did not complete, 2 wrong usage, 3 something is missing here."
+)
+
+
+def command(
+    target: options.Target,
+    device: options.Device = "cpu",
+    batch_size: options.BatchSize = None,
+    image_size: options.ImageSize = None,
+    sequence_length: options.SequenceLength = None,
+    optimizer: options.Optimizer = None,
+    precision: options.Precision = "float32",
+    mode: options.Mode = "train",
+    checkpointing: options.Checkpointing = False,
+    sets: options.Sets = None,
+    steps: options.Steps = 3,
+    threads: options.Threads = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Also predict, and set both side by side.", rich_help_panel="Output"),
+    ] = False,
+    layers: options.Layers = "10",
+    as_json: options.AsJson = False,
+    out: options.Out = None,
+) -> None:
+    """Really run some steps on this machine, in fresh processes, and say what they took.
+
+    With --compare, --json prints the comparison; --out saves the measurement either way.
+    """
+    count, out = options.layer_count(layers), options.writable(out)
+    asked = TargetOptions(batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing)
+    arguments = parse_sets(sets or [])
+    with running(f"measuring {target} on {device}") as tell:
+        from memgauge.measure import measure
+
+        result = measure(
+            target,
+            device=device,
+            steps=steps,
+            threads=threads,
+            options=asked,
+            sets=arguments,
+            progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"),
+        )
+    save_json(result, out)
+    if not as_json:
+        from memgauge.report.text import measurement_view
+
+        show(measurement_view(result, layers=count))
+    elif not compare:
+        show_json(result)
+    if compare:
+        _show_comparison(_predicted(target, result, asked, arguments), count, as_json=as_json)
+    if result.ended != "completed":
+        last = result.ended.strip().splitlines()[-1:] or ["it ended early"]
+        raise RunError(f"the run did not complete: {last[0]}")
+
+
+def _predicted(
+    target: str, measured: Measurement, asked: TargetOptions, arguments: dict[str, str]
+) -> Comparison:
+    """Return the prediction of the same run, with the threads that it really had, against it."""
+    device = str(measured.device["name"])
+    with running(f"predicting {target} on {device}"):
+        from memgauge.estimate import estimate
+        from memgauge.explain.compare import compare
+
+        predicted = estimate(
+            target,
+            device=device,
+            steps=measured.steps,
+            threads=measured.threads,
+            options=asked,
+            sets=arguments,
+        )
+        return compare(predicted, measured)
+
+
+def _show_comparison(comparison: Comparison, count: int | None, *, as_json: bool) -> None:
+    if as_json:
+        show_json(comparison)
+        return
+    from rich.console import Group
+    from rich.rule import Rule
+
+    from memgauge.report.text import comparison_view
+
+    show(Group("", Rule("against the prediction", align="left"), comparison_view(comparison, layers=count)))

@@ -1,0 +1,116 @@
+"""The options that commands share, each defined once, and their values in our own types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memgauge.errors import UsageError
+
+_WHAT, _HOW, _OUTPUT = "What is run", "How it is run", "Output"
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        show_default=False,
+        help="zoo:NAME, torchvision:NAME, timm:NAME, transformers:TYPE, path/to/file.py:function "
+        "or package.module:function.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="'memgauge devices' lists all.")]
+Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps of the run.", rich_help_panel=_HOW)]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", min=1, help="CPU threads; torch's own number by default.", rich_help_panel=_HOW
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Samples per step.", rich_help_panel=_WHAT)
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option("--image-size", min=1, help="Height and width in pixels.", rich_help_panel=_WHAT),
+]
+SequenceLength = Annotated[
+    int | None, typer.Option("--sequence-length", min=1, help="Tokens per sample.", rich_help_panel=_WHAT)
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="NAME",
+        help="A class of torch.optim in lower case, with arguments: sgd,momentum=0.9.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        help="float32, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Mode = Annotated[str, typer.Option("--mode", metavar="NAME", help="train or infer.", rich_help_panel=_WHAT)]
+Checkpointing = Annotated[
+    bool,
+    typer.Option("--checkpointing", help="Compute activations again in backward.", rich_help_panel=_WHAT),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="Argument of the TARGET's function; may be repeated.",
+        rich_help_panel=_WHAT,
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON document, bytes as integers.", rich_help_panel=_OUTPUT),
+]
+Layers = Annotated[
+    str,
+    typer.Option("--layers", metavar="N|all", help="How many layers to list.", rich_help_panel=_OUTPUT),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", show_default=False, help="Also save the JSON here.", rich_help_panel=_OUTPUT
+    ),
+]
+
+
+def layer_count(text: str) -> int | None:
+    """Return the number of layers that `--layers` asks for, None for all.
+
+    Raises:
+        UsageError: The text is neither a whole number nor `all`.
+    """
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"--layers {text}: write a whole number, or all")
+    return int(text)
+
+
+def writable(out: Path | None) -> Path | None:
+    """Return the path of `--out` if it can be written, before a long run is spent on it.
+
+    Raises:
+        UsageError: It is a directory, or its directory is not there.
+    """
+    if out is None:
+        return None
+    out = out.expanduser()
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a directory; name a file in it")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no directory {out.parent}")
+    return out

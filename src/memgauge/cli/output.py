@@ -1,0 +1,63 @@
+"""Results to stdout: text or one JSON document; notes to stderr."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from memgauge.errors import UsageError
+
+if TYPE_CHECKING:
+    import msgspec
+    from rich.console import RenderableType
+
+
+class _Output(Console):
+    """A console that leaves a closed pipe to the error boundary."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def show(view: RenderableType) -> None:
+    """Print a view on stdout; nothing in it is read as markup, and colour is for terminals only."""
+    _Output(highlight=False, markup=False, emoji=False).print(view)
+
+
+def show_json(record: msgspec.Struct) -> None:
+    """Write a record on stdout as one JSON document, in UTF-8 whatever the terminal speaks."""
+    from memgauge.report.json import to_json
+
+    text = to_json(record) + "\n"
+    raw = getattr(sys.stdout, "buffer", None)
+    if raw is None:
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    raw.write(text.encode())
+    raw.flush()
+
+
+def save_json(record: msgspec.Struct, out: Path | None) -> None:
+    """Save a record as JSON if there is a file to save it to, and say so on stderr.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    if out is None:
+        return
+    from memgauge.report.json import to_json
+
+    try:
+        out.write_text(to_json(record) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    note(f"saved to {out}")
+
+
+def note(message: str) -> None:
+    """Write one line on stderr."""
+    sys.stderr.write(f"memgauge: {message}\n")

@@ -1,0 +1,78 @@
+"""Workspace of matrix products on the CPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from memgauge.frameworks.torch.cpu_workspace.layout import size
+from memgauge.frameworks.torch.cpu_workspace.onednn import booked
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def has_bfloat16_products() -> bool:
+    """Whether the processor multiplies bfloat16 itself; oneDNN then needs no buffer of sums."""
+    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(probe and probe())
+
+
+def _is_fit(matrix: torch.Tensor) -> bool:
+    """Whether BLAS takes the matrix as it lies: one stride is 1, the other spans it.
+
+    Source: torch aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_.
+    """
+    rows, columns = matrix.shape[-2:]
+    down, across = matrix.stride()[-2:]
+    return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
+
+
+def _half(result: Any, batched: int) -> int:
+    """oneDNN's product of bfloat16 matrices keeps the sums in float32.
+
+    Source: oneDNN src/cpu/matmul/gemm_bf16_matmul.cpp, init_scratchpad.
+    """
+    if result.dtype is not torch.bfloat16 or has_bfloat16_products():
+        return 0
+    return booked(batched * result.shape[-1] * result.shape[-2] * 4)
+
+
+def product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """Two matrices."""
+    held = _half(result, 1)
+    return held + sum(0 if _is_fit(m) or m.numel() == 0 else size(m) for m in args[:2])
+
+
+def sum_and_product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """A matrix added to the product of two."""
+    return product(args[1:3], kwargs, result, threads)
+
+
+def batched_product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """Two batches of matrices; what does not fit is copied one matrix at a time.
+
+    Source: torch aten/src/ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_.
+    """
+    held = _half(result, min(threads, result.shape[0]))
+    for batch in args[:2]:
+        if batch.numel() and not _is_fit(batch):
+            held += size(batch) // batch.shape[0]
+    return held
+
+
+def batched_sum_and_product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """A batch added to the product of two."""
+    return batched_product(args[1:3], kwargs, result, threads)
+
+
+RULES: dict[str, Any] = {
+    "mm.default": product,
+    "addmm.default": sum_and_product,
+    "linear.default": lambda args, kwargs, result, threads: _half(result, 1),
+    "bmm.default": batched_product,
+    "baddbmm.default": batched_sum_and_product,
+}

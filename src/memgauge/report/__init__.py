@@ -1,0 +1,1 @@
+"""Accounts and comparisons for people and programs: text and JSON."""
