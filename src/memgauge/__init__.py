@@ -59,7 +59,9 @@ class _Package(ModuleType):
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = _version()
+        from memgauge.version import installed_version
+
+        value: Any = installed_version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:
@@ -70,15 +72,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("memgauge")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "0+unknown"
 
 
 sys.modules[__name__].__class__ = _Package

@@ -167,7 +167,10 @@ def _to_type(text: str, expected: Any) -> Any:
     if expected in (list, tuple, dict, set):
         value = ast.literal_eval(text)
         return expected(value) if isinstance(value, (list, tuple, dict, set)) else expected([value])
-    return guess(text)
+    value = guess(text)
+    if isinstance(expected, type) and not isinstance(value, expected):
+        raise ValueError(text)
+    return value
 
 
 def _first_that_fits(name: str, text: str, choices: list[Any]) -> Any:

@@ -73,7 +73,9 @@ def parse_target(text: str) -> Target:
     return Target(kind, place, function)
 
 
-def resolve(text: str, options: TargetOptions | None = None, sets: Mapping[str, str] | None = None) -> Workload:
+def resolve(
+    text: str, options: TargetOptions | None = None, sets: Mapping[str, str] | None = None
+) -> Workload:
     """Return the workload that a TARGET stands for, its description filled in.
 
     Args:
@@ -185,7 +187,8 @@ def _example(kind: str) -> str:
 
 
 def _a(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 __all__ = ["Target", "TargetOptions", "parse_sets", "parse_target", "resolve"]

@@ -67,17 +67,25 @@ class Block:
         "size_bytes",
     )
 
-    def __init__(self, address: int, size_bytes: int, pool: Pool) -> None:
-        """Make a block of its own segment, neither free nor handed out yet."""
+    requested_bytes: int
+    cached_since: int
+
+    def __init__(
+        self,
+        address: int,
+        size_bytes: int,
+        pool: Pool,
+        previous: Block | None = None,
+        following: Block | None = None,
+    ) -> None:
+        """Make a block between two others of its segment, neither free nor handed out yet."""
         self.address = address
         self.size_bytes = size_bytes
         self.pool = pool
-        self.previous: Block | None = None
-        self.following: Block | None = None
+        self.previous = previous
+        self.following = following
         self.free_key = 0
         self.is_mapped = True
-        self.requested_bytes = 0
-        self.cached_since = 0
 
     @property
     def is_whole_segment(self) -> bool:
@@ -86,9 +94,8 @@ class Block:
 
     def split(self, size_bytes: int) -> Block:
         """Keep the first `size_bytes` and return the rest as a block of its own, behind this one."""
-        rest = Block(self.address + size_bytes, self.size_bytes - size_bytes, self.pool)
-        rest.previous = self
-        rest.following = following = self.following
+        following = self.following
+        rest = Block(self.address + size_bytes, self.size_bytes - size_bytes, self.pool, self, following)
         if following is not None:
             following.previous = rest
         self.following = rest

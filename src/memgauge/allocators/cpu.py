@@ -10,33 +10,11 @@ c10/core/CPUAllocator.cpp, torch 2.13.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
-from memgauge.allocators.blocks import Block, Pool
-from memgauge.allocators.replay import walk
+from memgauge.errors import TraceError
 from memgauge.records import MemoryEvent, Timeline
-
-
-class CpuAllocator:
-    """Hands out exactly what is asked for."""
-
-    reserved_bytes = None
-
-    def __init__(self) -> None:
-        """Start with nothing allocated."""
-        self.allocated_bytes = 0
-        self._nowhere = Pool(splits_above_bytes=0)
-
-    def allocate(self, requested_bytes: int) -> Block:
-        """Return a block of the requested size; addresses mean nothing here."""
-        block = Block(0, requested_bytes, self._nowhere)
-        block.requested_bytes = requested_bytes
-        self.allocated_bytes += requested_bytes
-        return block
-
-    def free(self, block: Block) -> None:
-        """Take a block back; nothing is kept for later."""
-        self.allocated_bytes -= block.size_bytes
 
 
 def replay(events: Iterable[MemoryEvent]) -> Timeline:
@@ -45,4 +23,17 @@ def replay(events: Iterable[MemoryEvent]) -> Timeline:
     Raises:
         TraceError: A storage is requested twice, or released without being held or by another amount.
     """
-    return walk(events, CpuAllocator())
+    total = 0
+    held: dict[int, int] = {}
+    blocks: dict[int, int] = {}
+    series = array("q")
+    for storage, requested, _, _, _ in events:
+        if requested > 0:
+            if storage in held:
+                raise TraceError(f"storage {storage} is requested twice")
+            held[storage] = blocks[storage] = requested
+        elif held.pop(storage, None) != -requested:
+            raise TraceError(f"storage {storage} gives back {-requested} bytes that it does not hold")
+        total += requested
+        series.append(total)
+    return Timeline(requested_bytes=series, allocated_bytes=series, reserved_bytes=None, block_bytes=blocks)

@@ -71,7 +71,7 @@ def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) 
         divisions = power2_divisions[min(max(power - FIRST_DIVIDED_POWER, 0), len(power2_divisions) - 1)]
         if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
             return round_up(requested_bytes, (1 << power) // divisions)
-    return (requested_bytes + MIN_BLOCK_BYTES - 1) // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+    return requested_bytes + -requested_bytes % MIN_BLOCK_BYTES
 
 
 class CudaCachingAllocator:

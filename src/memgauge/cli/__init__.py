@@ -42,9 +42,9 @@ for _name, _module in (
 
 def _print_version(asked: bool) -> None:
     if asked:
-        import memgauge
+        from memgauge.version import installed_version
 
-        typer.echo(f"memgauge {memgauge.__version__}")
+        typer.echo(f"memgauge {installed_version()}")
         raise typer.Exit
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from memgauge.cli.documents import Check
 from memgauge.units import format_bytes
+from memgauge.version import installed_version
 
 PACKAGES = {  # distribution: the line that installs it
     "torch": 'pip install "memgauge[torch]"',
@@ -68,8 +69,8 @@ else:
 
 def versions() -> dict[str, str | None]:
     """Return the version of Python, of memgauge and of each package that it can use; None if missing."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("memgauge", *PACKAGES):
+    found: dict[str, str | None] = {"python": platform.python_version(), "memgauge": installed_version()}
+    for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

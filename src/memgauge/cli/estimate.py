@@ -38,7 +38,6 @@ def command(
         str | None,
         typer.Option(
             "--alloc-conf",
-            "--set-allocator",
             metavar="TEXT",
             show_default=False,
             help="Settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF spells them.",
@@ -50,6 +49,13 @@ def command(
     out: options.Out = None,
 ) -> None:
     """Predict the memory of a training or inference run, without running it."""
+    options.check_counts(
+        steps=steps,
+        threads=threads,
+        batch_size=batch_size,
+        image_size=image_size,
+        sequence_length=sequence_length,
+    )
     count, out = options.layer_count(layers), options.writable(out)
     asked = TargetOptions(batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing)
     arguments = parse_sets(sets or [])

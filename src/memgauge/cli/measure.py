@@ -47,6 +47,13 @@ def command(
 
     With --compare, --json prints the comparison; --out saves the measurement either way.
     """
+    options.check_counts(
+        steps=steps,
+        threads=threads,
+        batch_size=batch_size,
+        image_size=image_size,
+        sequence_length=sequence_length,
+    )
     count, out = options.layer_count(layers), options.writable(out)
     asked = TargetOptions(batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing)
     arguments = parse_sets(sets or [])

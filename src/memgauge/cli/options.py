@@ -21,22 +21,23 @@ Target = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="'memgauge devices' lists all.")]
-Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps of the run.", rich_help_panel=_HOW)]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", help="Steps of the run.", rich_help_panel=_HOW)]
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", min=1, help="CPU threads; torch's own number by default.", rich_help_panel=_HOW
+        "--threads", metavar="N", help="CPU threads; torch's own number by default.", rich_help_panel=_HOW
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, help="Samples per step.", rich_help_panel=_WHAT)
+    int | None, typer.Option("--batch-size", metavar="N", help="Samples per step.", rich_help_panel=_WHAT)
 ]
 ImageSize = Annotated[
     int | None,
-    typer.Option("--image-size", min=1, help="Height and width in pixels.", rich_help_panel=_WHAT),
+    typer.Option("--image-size", metavar="N", help="Height and width in pixels.", rich_help_panel=_WHAT),
 ]
 SequenceLength = Annotated[
-    int | None, typer.Option("--sequence-length", min=1, help="Tokens per sample.", rich_help_panel=_WHAT)
+    int | None,
+    typer.Option("--sequence-length", metavar="N", help="Tokens per sample.", rich_help_panel=_WHAT),
 ]
 Optimizer = Annotated[
     str | None,
@@ -85,6 +86,13 @@ Out = Annotated[
         "--out", metavar="FILE", show_default=False, help="Also save the JSON here.", rich_help_panel=_OUTPUT
     ),
 ]
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise `UsageError` if a count that is given is below 1; its name is that of the option."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {count}: it must be at least 1")
 
 
 def layer_count(text: str) -> int | None:

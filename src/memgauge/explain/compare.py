@@ -8,15 +8,16 @@ either side leaves both unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from memgauge.explain import rows
-from memgauge.explain.rows import KindRow, LayerRow, Row
+from memgauge.explain.rows import KindRow, LayerRow, Row, layer_title
 from memgauge.records import Account, Measurement
 from memgauge.units import format_bytes, format_difference
 
-OUTSIDE = "outside every layer"
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ def _side(account: Account) -> Side:
     )
 
 
-def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Row]) -> str:
+def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[LayerRow]) -> str:
     """Say in one sentence what explains most of the difference of the two peaks."""
     names = side_names(a, b)
     the_a, the_b = (name if len(name) == 1 else f"the {name}" for name in names)
@@ -118,16 +119,17 @@ def _equal(peak_bytes: int, categories: Sequence[Row]) -> str:
     return f"{same}, but not its categories: {said}."
 
 
-def _explained(difference: int, categories: Sequence[Row], layers: Sequence[Row]) -> str:
+def _explained(difference: int, categories: Sequence[Row], layers: Sequence[LayerRow]) -> str:
     """Name the category and the layer that go furthest in the direction of the difference."""
-    category, layer = (_furthest(group, 1 if difference > 0 else -1) for group in (categories, layers))
+    sign = 1 if difference > 0 else -1
+    category, layer = _furthest(categories, sign), _furthest(layers, sign)
     said = f": {category.name} explains most of it ({_amount(category)})" if category else ""
     if layer:
-        said += f"{',' if said else ':'} by layer {layer.name or OUTSIDE} ({_amount(layer)})"
+        said += f"{',' if said else ':'} by layer {layer_title(layer.name, layer.type)} ({_amount(layer)})"
     return said
 
 
-def _furthest(candidates: Sequence[Row], sign: int) -> Row | None:
+def _furthest(candidates: Sequence[AnyRow], sign: int) -> AnyRow | None:
     most = max(candidates, key=lambda r: sign * (r.difference_bytes or 0), default=None)
     return most if most is not None and sign * (most.difference_bytes or 0) > 0 else None
 

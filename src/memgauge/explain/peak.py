@@ -54,12 +54,12 @@ def live_storages(trace: Trace, instant: int) -> list[int]:
 def tensor_bytes(trace: Trace, timeline: Timeline) -> array[int]:
     """Return the allocated bytes after each event with workspace left out."""
     total = 0
-    series = array("q")
-    for event in trace.events[: len(timeline.allocated_bytes)]:
-        if trace.categories[event.storage] is not Category.WORKSPACE:
-            block = timeline.block_bytes.get(event.storage, abs(event.requested_bytes))
-            total += block if event.requested_bytes > 0 else -block
-        series.append(total)
+    series = array("q", bytes(8 * len(timeline.allocated_bytes)))
+    blocks, workspace, categories = timeline.block_bytes, Category.WORKSPACE, trace.categories
+    for index, (storage, requested, _, _, _) in enumerate(trace.events[: len(series)]):
+        if categories[storage] is not workspace:
+            total += blocks[storage] if requested > 0 else -blocks[storage]
+        series[index] = total
     return series
 
 
@@ -76,29 +76,42 @@ def at_peak(trace: Trace, timeline: Timeline, instant: int, live: list[int]) -> 
 
 
 def phases(trace: Trace, timeline: Timeline, tensors: array[int]) -> tuple[Phase, ...]:
-    """Return the highest occupancy of each phase in order, and of the steady (last) step apart."""
-    spans: dict[str, list[int]] = {}
+    """Return the highest occupancy of each phase in order, and of the steady (last) step apart.
+
+    What is held when a phase begins counts as part of it.
+    """
+    kinds = [timeline.requested_bytes, timeline.allocated_bytes, tensors]
+    if timeline.reserved_bytes is not None:
+        kinds.append(timeline.reserved_bytes)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    begin, name = 0, trace.events[0].phase if len(tensors) else ""
     for index, event in enumerate(trace.events[: len(tensors)]):
-        spans.setdefault(event.phase, []).append(index)
-    found = [_phase(name, indices, timeline, tensors) for name, indices in spans.items()]
-    steps = [name for name in spans if name.startswith("step ")]
+        if event.phase != name:
+            spans.setdefault(name, []).append((begin, index))
+            begin, name = index, event.phase
+    if len(tensors):
+        spans.setdefault(name, []).append((begin, len(tensors)))
+    highest = {
+        name: [max(max(kind[max(begin - 1, 0) : end]) for begin, end in pieces) for kind in kinds]
+        for name, pieces in spans.items()
+    }
+    found = [_phase(name, values) for name, values in highest.items()]
+    steps = [name for name in highest if name.startswith("step ")]
     if steps:
         last = steps[-1].rsplit(" ", 1)[0] + " "
-        steady = sorted(i for name, indices in spans.items() if name.startswith(last) for i in indices)
-        found.append(_phase(STEADY, steady, timeline, tensors))
+        ends = [values for name, values in highest.items() if name.startswith(last)]
+        found.append(_phase(STEADY, [max(values) for values in zip(*ends, strict=True)]))
     return tuple(found)
 
 
-def _phase(name: str, indices: list[int], timeline: Timeline, tensors: array[int]) -> Phase:
-    """What was held when a phase began counts: the event before its first one."""
-    around = sorted({i for i in indices} | {i - 1 for i in indices if i > 0})
-    reserved = timeline.reserved_bytes
+def _phase(name: str, values: list[int]) -> Phase:
+    requested, allocated, tensors, *reserved = values
     return Phase(
         name=name,
-        requested_bytes=_highest(timeline.requested_bytes[i] for i in around),
-        allocated_bytes=_highest(timeline.allocated_bytes[i] for i in around),
-        reserved_bytes=None if reserved is None else _highest(reserved[i] for i in around),
-        tensor_bytes=_highest(tensors[i] for i in around),
+        requested_bytes=requested,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved[0] if reserved else None,
+        tensor_bytes=tensors,
     )
 
 
@@ -109,10 +122,13 @@ def layers(trace: Trace, timeline: Timeline, live: list[int]) -> tuple[Layer, ..
         held[trace.layers[storage]][trace.categories[storage].value] += timeline.block_bytes[storage]
     now: dict[str, int] = defaultdict(int)
     highest: dict[str, int] = defaultdict(int)
-    for event in trace.events[: len(timeline.allocated_bytes)]:
-        layer = trace.layers[event.storage]
-        block = timeline.block_bytes[event.storage]
-        now[layer] += block if event.requested_bytes > 0 else -block
+    blocks, owners = timeline.block_bytes, trace.layers
+    for storage, requested, _, _, _ in trace.events[: len(timeline.allocated_bytes)]:
+        layer = owners[storage]
+        if requested < 0:
+            now[layer] -= blocks[storage]
+            continue
+        now[layer] += blocks[storage]
         if now[layer] > highest[layer]:
             highest[layer] = now[layer]
     known = {m.path: m for m in trace.modules}

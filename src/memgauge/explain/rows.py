@@ -13,6 +13,8 @@ import msgspec
 from memgauge.explain.peak import STEADY
 from memgauge.records import Account, Category, Layer, Range
 
+OUTSIDE = "outside every layer"
+ROOT = "the model itself"
 _KINDS = ("requested", "allocated", "reserved", "tensor", "device", "host")
 
 
@@ -43,6 +45,11 @@ class LayerRow(Row, frozen=True, kw_only=True):
     b_peak_bytes: int | None
     peak_difference_bytes: int | None
     peak_percent_of_b: float | None
+
+
+def layer_title(path: str, kind: str) -> str:
+    """Return what people call a layer: the empty path is the model itself, if it has a type."""
+    return path or (ROOT if kind else OUTSIDE)
 
 
 def _difference(a_bytes: int | None, b_bytes: int | None) -> tuple[int | None, float | None]:

@@ -15,12 +15,13 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from memgauge.explain.compare import OUTSIDE
+from memgauge.explain.rows import layer_title
 from memgauge.records import Account, Layer, Measurement, Range
 from memgauge.units import format_bytes
 
 _MOST_PHASES = 24
 _BAR_CELLS = 28
+_TEXT_COLUMNS = ("type", "output", "mostly")
 
 _MEANINGS = {
     "requested": "what the operators asked for",
@@ -58,16 +59,18 @@ def format_range(figure: Range | None) -> str:
 
 
 def grid(*columns: str, flexible: str = "") -> Table:
-    """Return an empty table without lines; amounts stand to the right, `flexible` takes what is left."""
+    """Return an empty table without lines: text to the left, amounts to the right.
+
+    The `flexible` column takes what room is left and breaks its lines; the others stay whole.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in columns:
-        is_text = name in ("memory", "category", "phase", "layer", "type", "output", "mostly", flexible)
+    for number, name in enumerate(columns):
+        is_text = number == 0 or name in _TEXT_COLUMNS or name == flexible
         table.add_column(
             name,
             justify="left" if is_text else "right",
             no_wrap=name != flexible,
             overflow="fold" if name == flexible else "ellipsis",
-            ratio=1 if name == flexible else None,
         )
     return table
 
@@ -197,10 +200,10 @@ def _layer_cells(layer: Layer) -> dict[str, Text]:
     held = sum(layer.at_peak_bytes.values())
     most = max(layer.at_peak_bytes, key=lambda c: layer.at_peak_bytes[c], default="") if held else ""
     shape = layer.output_shape
-    kind = plain(layer.type if layer.path else "")
+    kind = plain(layer.type)
     kind.truncate(20, overflow="ellipsis")
     return {
-        "layer": layer_name(layer.path),
+        "layer": layer_name(layer.path, layer.type),
         "type": kind,
         "output": Text("—" if shape is None else "×".join(str(n) for n in shape)),
         "parameters": Text(f"{layer.parameters:,}"),
@@ -210,9 +213,9 @@ def _layer_cells(layer: Layer) -> dict[str, Text]:
     }
 
 
-def layer_name(path: str) -> Text:
-    """Return what a layer is called; the empty path is what no layer inside the model owns."""
-    return plain(path) if path else Text(OUTSIDE, style="dim")
+def layer_name(path: str, kind: str) -> Text:
+    """Return what a layer is called; what has no path is dimmed, since that is not its name."""
+    return plain(path) if path else Text(layer_title(path, kind), style="dim")
 
 
 def largest_layers(layers: Sequence[Layer], count: int | None) -> list[Layer]:

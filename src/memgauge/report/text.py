@@ -7,12 +7,13 @@ the whole to the parts; at the end stands what the figures rest on.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from memgauge.explain.compare import OUTSIDE, Comparison, KindRow, LayerRow, Row, Side, side_names
+from memgauge.explain.compare import Comparison, KindRow, LayerRow, Row, Side, side_names
 from memgauge.records import Account, Estimate, Fits, Measurement
 from memgauge.report.tables import (
     LayersTable,
@@ -87,7 +88,7 @@ def comparison_view(comparison: Comparison, *, layers: int | None = DEFAULT_LAYE
         title = "Layers at the peak, largest difference first"
         parts += _section(title + _of(layers, len(shown)), _layer_rows(shown[:layers], names))
     elif comparison.layers and layers != 0:
-        parts += _section("Layers", Text(f"all {len(comparison.layers)} are equal"))
+        parts += _section("Layers", Text(f"no difference in any of {len(comparison.layers)}"))
     phases = [(r.name, _cells(r.a_bytes, r.b_bytes, r.difference_bytes)) for r in comparison.phases]
     table = grid("phase", *names, "difference")
     for joined, cells in merge_steps(phases):
@@ -144,7 +145,7 @@ def _instant(account: Account) -> Text:
     if at.operator:
         text.append(", operator ").append_text(plain(at.operator))
     if not at.layer:
-        return text.append(f", {OUTSIDE}")
+        return text
     text.append(", layer ").append_text(plain(at.layer))
     if found and found[0].type:
         text.append(" (").append_text(plain(found[0].type)).append(")")
@@ -178,13 +179,12 @@ def _of(count: int | None, all_count: int) -> str:
 
 def _bullets(lines: Iterable[str]) -> list[RenderableType]:
     """Return one item for each line, continued under its own text."""
-    items: list[RenderableType] = []
+    items = Table.grid(padding=(0, 1, 0, 0))
+    items.add_column()
+    items.add_column(overflow="fold")
     for line in lines:
-        item = grid("", "text", flexible="text")
-        item.show_header = False
-        item.add_row("-", plain(line))
-        items.append(item)
-    return items
+        items.add_row("-", plain(line))
+    return [items]
 
 
 def _side_line(name: str, side: Side) -> Text:
@@ -204,16 +204,17 @@ def _rows(title: str, rows: Iterable[Row], names: tuple[str, str]) -> Renderable
     return table
 
 
-def _kinds(rows: Iterable[KindRow], names: tuple[str, str]) -> RenderableType:
+def _kinds(rows: Sequence[KindRow], names: tuple[str, str]) -> RenderableType:
     """Return the kinds that a side knows; a range is shown as such, and whether the other is in it."""
-    table = grid("memory", *names, "difference", "in range?")
+    has_range = any(_in_range(row) for row in rows)
+    table = grid("memory", *names, "difference", *(["in range?"] if has_range else []))
     for row in rows:
         if row.a_bytes is None and row.b_bytes is None:
             continue
         cells = list(_cells(row.a_bytes, row.b_bytes, row.difference_bytes))
         for place, figure in enumerate((row.a_range, row.b_range)):
             cells[place] = format_range(figure) if figure is not None else cells[place]
-        table.add_row(row.name, *cells, _in_range(row))
+        table.add_row(row.name, *cells, *([_in_range(row)] if has_range else []))
     return table
 
 
@@ -228,5 +229,7 @@ def _layer_rows(rows: Iterable[LayerRow], names: tuple[str, str]) -> RenderableT
     table = grid("layer", *names, "difference", "of own peak", flexible="layer")
     for row in rows:
         own = format_difference(row.peak_difference_bytes, 0)
-        table.add_row(layer_name(row.name), *_cells(row.a_bytes, row.b_bytes, row.difference_bytes), own)
+        table.add_row(
+            layer_name(row.name, row.type), *_cells(row.a_bytes, row.b_bytes, row.difference_bytes), own
+        )
     return table

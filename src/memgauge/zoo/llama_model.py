@@ -45,7 +45,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         # Each (batch B, heads, sequence L, size D)
         q, k, v = (
-            layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+            layer(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
         )
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -96,7 +96,7 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise missing_extra("scikit-learn", "study") from error
+        raise missing_extra("scikit-learn", "data") from error
     found = load_digits()
     return torch.from_numpy(found.images).float() / 16, torch.from_numpy(found.target).long()
 

@@ -23,7 +23,9 @@ def checkpoint_blocks(model: nn.Module, name: str) -> int:
     Raises:
         UnsupportedError: The model has no blocks: nothing but single layers in a row.
     """
-    blocks = list(_blocks_in_sequences(model)) or [c for c in model.children() if _is_composite(c)]
+    blocks = list(_blocks_in_sequences(model))
+    if not blocks:  # Inception has its blocks one by one
+        blocks = [c for c in model.children() if _is_composite(c) and type(c) is not nn.Sequential]
     if len(blocks) < 2:
         raise UnsupportedError(
             f"{name}: there are no blocks to checkpoint, only single layers in a row; leave out --checkpointing"

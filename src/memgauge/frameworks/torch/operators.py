@@ -136,6 +136,16 @@ def rule_of(func: Any) -> Rule:
     return rule
 
 
+def is_composite(name: str) -> bool:
+    """Return whether an operator (`aten::linear`) only calls others, with no kernel of its own for the CPU.
+
+    Raises:
+        RuntimeError: The dispatcher has no operator of that name.
+    """
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CPU")
+
+
 def _read_schema(func: Any) -> Rule:
     schema = func._schema
     name = schema.name.replace("::", ".")
@@ -163,7 +173,7 @@ def _read_schema(func: Any) -> Rule:
         kind = Kind.EMPTY
     elif is_view or func.is_view or name in _UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
         kind = Kind.VIEW
-    elif func._can_decompose():
+    elif is_composite(func.name()):
         kind = Kind.COMPOSITE
     else:
         kind = Kind.COMPUTE

@@ -27,6 +27,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memgauge.frameworks.torch.ledger import Ledger
+from memgauge.frameworks.torch.not_eager import hard_coded, refuse_higher_order
 from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
 from memgauge.frameworks.torch.roles import storages
 from memgauge.frameworks.torch.scopes import BACKWARD, NO_SEQUENCE, OPTIMIZER, SETUP, Scopes
@@ -88,6 +89,10 @@ def storage_bytes(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int
 class PhantomMode(TorchDispatchMode):
     """The dispatch mode; use as a context manager around the program."""
 
+    lists_what_it_meets = True  # tensors that were made before the run are memory of the target
+    supports_higher_order_operators = True  # to name them; see not_eager
+    frames_to_caller = 3  # from `_is_engine_sum` to whoever called the operator
+
     def __init__(
         self,
         ledger: Ledger,
@@ -105,6 +110,7 @@ class PhantomMode(TorchDispatchMode):
         self._kept_alive: list[torch.UntypedStorage] = []
         self.input_now = False
         self.failed_in: tuple[str, str] | None = None  # operator and layer of the first error
+        self.unmodelled: dict[str, None] = {}  # ordered, each once
         self.saved_scalars: list[tuple[int, int]] = []  # (sequence of the node that saved it, storage)
 
     @classmethod
@@ -118,6 +124,8 @@ class PhantomMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            refuse_higher_order(func)
         rule = rule_of(func)
         ledger = self._ledger
         if self.saved_scalars and self._scopes.backward_depth:
@@ -143,6 +151,8 @@ class PhantomMode(TorchDispatchMode):
 
     def _compute(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = list(_tensors(args, kwargs))
+        if rule.has_device and getattr(kwargs.get("device"), "type", "cpu") == "cuda":
+            raise hard_coded()
         if rule.name == "aten.add" and self._is_engine_sum(inputs):
             return inputs[0]
         if any(t.layout is not torch.strided for t in inputs):
@@ -236,7 +246,7 @@ class PhantomMode(TorchDispatchMode):
         if size is None:
             size = storage_bytes(spec.shape, spec.stride, spec.dtype.itemsize)
         storage = torch._C._construct_storage_from_data_pointer(self._space.place(size), _CPU, size)
-        self._ledger.allocate(storage, self._category(), self._layer())
+        self._list(storage)
         if size:
             self._unknown.add(storage._cdata)
         return torch.empty(0, dtype=spec.dtype).set_(storage, 0, spec.shape, spec.stride)
@@ -249,15 +259,21 @@ class PhantomMode(TorchDispatchMode):
         """List the storages of really computed results."""
         for tensor in _tensors((result,), {}):
             for storage in storages(tensor):
-                if not self._ledger.knows(storage._cdata):
+                if not self._is_made_here(storage):
                     self._unknown.discard(storage._cdata)
-                    self._ledger.allocate(storage, self._category(), self._layer())
+                    self._list(storage)
         return result
+
+    def _list(self, storage: torch.UntypedStorage) -> None:
+        self._ledger.allocate(storage, self._category(), self._layer())
+
+    def _is_made_here(self, storage: torch.UntypedStorage) -> bool:
+        return self._ledger.knows(storage._cdata)
 
     # -- what is known -------------------------------------------------------------------------------
 
     def _is_listed(self, tensor: torch.Tensor) -> bool:
-        return self._ledger.knows(tensor.untyped_storage()._cdata)
+        return self._is_made_here(tensor.untyped_storage())
 
     def _worth_computing(self, rule: Rule, specs: Any, inputs: list[torch.Tensor]) -> bool:
         limit = RANDOM_ELEMENTS if rule.random and _is_floating(specs) else KNOWN_ELEMENTS
@@ -275,7 +291,7 @@ class PhantomMode(TorchDispatchMode):
                     storage = tensor.untyped_storage()
                     if storage._cdata not in self._unknown:
                         self._unknown.add(storage._cdata)
-                        if not self._ledger.knows(storage._cdata):
+                        if not self._is_made_here(storage):
                             self._kept_alive.append(storage)  # so that its address is not used again
 
     # -- what the ledger is told ---------------------------------------------------------------------
@@ -311,7 +327,7 @@ class PhantomMode(TorchDispatchMode):
         """
         if not self._scopes.backward_depth or len(inputs) != 2 or torch.is_grad_enabled():
             return False
-        frame = sys._getframe(3)
+        frame = sys._getframe(self.frames_to_caller)
         if frame.f_code.co_name != "_engine_run_backward":
             return False
         first, second = inputs

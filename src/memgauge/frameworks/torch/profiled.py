@@ -16,6 +16,7 @@ from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memgauge.frameworks.torch import protocol
+from memgauge.frameworks.torch.operators import is_composite
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import BACKWARD, OPTIMIZER, SETUP, Scopes
 from memgauge.records import Category, MemoryEvent, Trace
@@ -244,7 +245,7 @@ def _is_composite(name: str, overload: str) -> bool:
     if key not in _COMPOSITE:
         full = f"{name}.{overload}" if overload else name
         try:
-            _COMPOSITE[key] = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
+            _COMPOSITE[key] = is_composite(full)
         except RuntimeError:  # not an operator of the dispatcher
             _COMPOSITE[key] = True
     return _COMPOSITE[key]

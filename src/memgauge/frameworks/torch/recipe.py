@@ -13,7 +13,9 @@ Adam with torch's own defaults if none is named.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +23,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from memgauge.arguments import MODES, PRECISIONS, TargetOptions, check_choice, convert
+from memgauge.arguments import MODES, PRECISIONS, TargetOptions, arguments_for, check_choice, parse_sets
 from memgauge.errors import UnsupportedError, UsageError, nearest
 from memgauge.workload import Workload
 
 DEFAULT_OPTIMIZER = "adam"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # They cannot take the plain step: a closure, sparse gradients, matrices only.
-_OTHER_STEP = {"lbfgs": "needs a closure", "sparseadam": "needs sparse gradients", "muon": "takes matrices only"}
+_OTHER_STEP = {
+    "lbfgs": "needs a closure",
+    "sparseadam": "needs sparse gradients",
+    "muon": "takes matrices only",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +156,27 @@ def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """Return what makes the optimizer for parameters: `adam`, or `sgd,momentum=0.9`.
+    """Return what makes the optimizer for parameters: `adam`, `sgd,momentum=0.9`, `adam,betas=(0.5,0.9)`.
 
     Raises:
         UsageError: There is no such optimizer, or it takes no such argument.
     """
-    name, *pairs = (part.strip() for part in text.split(","))
+    name, *pairs = (part.strip() for part in re.split(r",(?![^(]*\))", text))  # commas outside brackets
     if name.lower() in _OTHER_STEP:
         reason = _OTHER_STEP[name.lower()]
         raise UsageError(f"optimizer {name!r} {reason}; write its step in a function of your own")
     known = optimizers()
     if name.lower() not in known:
-        raise UsageError(f"optimizer {name!r} is unknown{nearest(name.lower(), known)}; it is {', '.join(known)}")
+        raise UsageError(
+            f"optimizer {name!r} is unknown{nearest(name.lower(), known)}; it is {', '.join(known)}"
+        )
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise UsageError(f"optimizer {text!r}: write {wrong[0]}=VALUE")
     kind = known[name.lower()]
-    arguments = _optimizer_arguments(kind, name, pairs)
+    # Bound to no parameters, its signature shows what else it takes.
+    arguments = arguments_for(
+        functools.partial(kind, ()), f"optimizer {name!r}", TargetOptions(), parse_sets(pairs)
+    )
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         if not parameters:
@@ -171,18 +184,3 @@ def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimi
         return kind(parameters, **arguments)
 
     return make
-
-
-def _optimizer_arguments(kind: type[torch.optim.Optimizer], name: str, pairs: list[str]) -> dict[str, Any]:
-    parameters = inspect.signature(kind).parameters
-    known = [key for key in parameters if key != "params"]
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or key not in known:
-            raise UsageError(
-                f"optimizer {name!r} takes no {pair!r}{nearest(key, known)}; it takes {', '.join(known)}"
-            )
-        default = parameters[key].default
-        arguments[key] = convert(key, value, None, None if default is inspect.Parameter.empty else default)
-    return arguments

@@ -17,7 +17,7 @@ from torch._subclasses import fake_tensor
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
-from memgauge.frameworks.torch.values import ValueReader
+from memgauge.frameworks.torch.values import ValueReader, user_line
 
 
 class Spec(NamedTuple):
@@ -41,6 +41,18 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
 
 
 _CACHE: dict[tuple[Any, ...], Any] = {}
+_target = "cpu"
+
+
+@contextmanager
+def shapes_of(target: str) -> Iterator[None]:
+    """Ask for the shapes that kernels of `"cpu"` or `"cuda"` give, where they differ."""
+    global _target
+    before, _target = _target, target
+    try:
+        yield
+    finally:
+        _target = before
 
 
 def output_specs(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,6 +68,7 @@ def output_specs(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str,
             _key(args, rule.float_decides_shape),
             tuple((k, _key(v, rule.float_decides_shape)) for k, v in kwargs.items()),
             torch.get_default_dtype(),
+            _target,
         )
         found = _CACHE.get(key)
     except TypeError:  # an argument that cannot be a key
@@ -83,7 +96,7 @@ def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     arguments = {k: v for k, v in kwargs.items() if not isinstance(v, torch.Generator) and k != "pin_memory"}
     if rule.has_device:
         arguments["device"] = torch.device("meta")
-    with _as_on_cpu():
+    with _as_on_target():
         try:
             result = func(*_to_meta(args), **_to_meta(arguments))
         except NotImplementedError:
@@ -101,18 +114,19 @@ def _ask_fake(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, An
         raise ValueReader.not_known(rule, rule.name.split(".")[-1]) from error
     except (NotImplementedError, fake_tensor.UnsupportedOperatorException) as error:
         raise UnsupportedError(
-            f"{rule.name}: torch has no shape rule for this operator; register one with "
+            f"{rule.name} at {user_line()}: torch has no shape rule for this operator; register one with "
             f'torch.library.register_fake("{rule.name.replace(".", "::")}")'
         ) from error
 
 
 @contextmanager
-def _as_on_cpu() -> Iterator[None]:
-    """Let torch's Python shape rules, which assume CUDA for `meta`, answer for the CPU."""
+def _as_on_target() -> Iterator[None]:
+    """Let torch's Python shape rules, which assume CUDA for `meta`, answer for the target."""
     import torch._meta_registrations as rules
 
     before = rules.device_hint
-    rules.device_hint = lambda _: "cpu"
+    target = _target
+    rules.device_hint = lambda _: target
     try:
         yield
     finally:

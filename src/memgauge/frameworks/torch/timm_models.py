@@ -77,7 +77,9 @@ def _configuration(timm: Any, name: str) -> tuple[int, tuple[int, int], int]:
             found = timm.models.get_pretrained_cfg(name, allow_unregistered=False)
         except RuntimeError as error:
             tags = [n for n in timm.list_pretrained() if n.startswith(f"{architecture}.")]
-            raise UsageError(f"timm:{architecture} has no weights {tag!r}; it has {', '.join(tags)}") from error
+            raise UsageError(
+                f"timm:{architecture} has no weights {tag!r}; it has {', '.join(tags)}"
+            ) from error
     if found is None:
         return 3, (224, 224), 1000
     channels, height, width = found.input_size
@@ -116,7 +118,9 @@ def _checkpoint(model: nn.Module, name: str) -> None:
             raise NotImplementedError
         switch(True)
     except (AssertionError, NotImplementedError) as error:
-        raise UnsupportedError(f"timm:{name} has no checkpointing of its own; leave out --checkpointing") from error
+        raise UnsupportedError(
+            f"timm:{name} has no checkpointing of its own; leave out --checkpointing"
+        ) from error
 
 
 def _loss(model: nn.Module, batch: Any) -> torch.Tensor:

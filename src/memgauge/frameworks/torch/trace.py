@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from memgauge.frameworks.torch import protocol
+from memgauge.frameworks.torch.cuda_devices import Card
+from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
+from memgauge.frameworks.torch.cuda_semantics import cuda_semantics
 from memgauge.frameworks.torch.ledger import Ledger
+from memgauge.frameworks.torch.not_eager import inspect, refusing_cuda, watching
 from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
@@ -25,20 +29,32 @@ from memgauge.workload import Workload
 
 
 def trace(
-    workload: Workload, *, device: str = "cpu", steps: int = 3, workspace: WorkspaceModel | None = None
+    workload: Workload,
+    *,
+    device: str = "cpu",
+    steps: int = 3,
+    workspace: WorkspaceModel | None = None,
+    card: Card | None = None,
 ) -> Trace:
     """Return every allocation and release that `steps` steps of the workload would make.
 
+    Args:
+        workload: What is run.
+        device: `"cpu"`, or `"cuda"` for device memory only (the host's is left out).
+        steps: Steps of the run.
+        workspace: What kernels take and give back.
+        card: What a program on `"cuda"` is told of its GPU.
+
     Raises:
         UnsupportedError: An operator has no shape rule, or a value is read that
-            only a real run would know.
+            only a real run would know, or something is not eager PyTorch.
         WorkloadError: The user's own code raised; the message has their frames.
     """
-    observer = _Tracer(workload, steps, workspace)
+    observer = _Tracer(workload, steps, workspace, device)
     try:
         with torch.random.fork_rng(devices=[]):
-            with observer.mode, observer.scopes, _seeing_rng_states(observer.mode):
-                protocol.run(workload, observer, torch.device("cpu"), steps)
+            with observer.mode, observer.scopes, observer.semantics(card), watching(observer.unmodelled):
+                protocol.run(workload, observer, torch.device(device), steps)
             return observer.result()
     except MemgaugeError:
         raise
@@ -58,6 +74,12 @@ def _where(observer: _Tracer, error: Exception) -> str:
 
 
 @contextmanager
+def _cpu_semantics(mode: PhantomMode) -> Iterator[None]:
+    with _seeing_rng_states(mode), refusing_cuda():
+        yield
+
+
+@contextmanager
 def _seeing_rng_states(mode: PhantomMode) -> Iterator[None]:
     """List the tensors that hold random states (5,056 bytes each); no dispatcher sees them made."""
     before = torch.get_rng_state
@@ -72,16 +94,22 @@ def _seeing_rng_states(mode: PhantomMode) -> Iterator[None]:
         torch.get_rng_state = torch.random.get_rng_state = before
 
 
+def _mode_for(device: str) -> type[PhantomMode]:
+    return CudaPhantomMode if device == "cuda" else PhantomMode
+
+
 class _Tracer:
     """Looks on while the protocol runs under the phantom mode."""
 
-    def __init__(self, workload: Workload, steps: int, workspace: WorkspaceModel | None) -> None:
+    def __init__(self, workload: Workload, steps: int, workspace: WorkspaceModel | None, device: str) -> None:
         self.workload = workload
         self.steps = steps
         self.scopes = Scopes(on_phase_end=self._settle)
         self.ledger = Ledger(self.scopes)
         self.values = ValueReader(workload.values)
-        self.mode = PhantomMode(self.ledger, self.scopes, self.values, workspace)
+        self.unmodelled: dict[str, None] = {}  # ordered, each once
+        self.mode = _mode_for(device)(self.ledger, self.scopes, self.values, workspace)
+        self.mode.unmodelled = self.unmodelled
         self._objects: Any = ()
         self._uses: tuple[str, ...] = ()
         # Objects that existed before the run: gradients and state are given back as they were.
@@ -91,12 +119,19 @@ class _Tracer:
         self._held_before: Counter[tuple[int, Category, str]] | None = None
         self._repeat: range | None = None
 
+    def semantics(self, card: Card | None) -> AbstractContextManager[None]:
+        """Return the context that gives the program the meaning it has on the target."""
+        if not isinstance(self.mode, CudaPhantomMode):
+            return _cpu_semantics(self.mode)
+        return cuda_semantics(self.mode, card or Card())
+
     def built(self, objects: Any) -> None:
         self._objects = objects
         self.scopes.name_modules(objects)
+        inspect(objects, self.unmodelled)
         for tensor, category, layer in tensors_of_roles(objects):
             for storage in storages(tensor):
-                if not self.ledger.knows(storage._cdata):
+                if self.mode.lists_what_it_meets and not self.ledger.knows(storage._cdata):
                     self.ledger.allocate(storage, category, layer)
                     self.mode.never_write(storage)
                     self._lent.append((tensor, tensor.grad if tensor.is_leaf else None))
@@ -151,7 +186,6 @@ class _Tracer:
         categories, layers = list(ledger.categories), list(ledger.layers)
         if self._repeat is not None:
             _repeat_step(events, categories, layers, self._repeat, self._steps_left)
-        unmodelled = []
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
         return Trace(
@@ -160,7 +194,7 @@ class _Tracer:
             layers=layers,
             modules=self.scopes.modules(),
             assumptions=assumptions + ([warning] if warning else []),
-            unmodelled=unmodelled,
+            unmodelled=list(self.unmodelled),
             uses=self._uses,
         )
 

@@ -60,9 +60,7 @@ def _text(
                 left_out[name] = needed.refusal
         if needed.count:
             longer = (asked.batch_size, asked.tokens + needed.count)
-            ids = dataclasses.replace(
-                ids, shape=longer, placeholders=needed.count, placeholder=needed.token
-            )
+            ids = dataclasses.replace(ids, shape=longer, placeholders=needed.count, placeholder=needed.token)
     return _beside(asked, ids)
 
 
@@ -123,7 +121,12 @@ def _labels(asked: Ask, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     head = asked.head
     if head in ("CTC", "SpeechSeq2Seq", "RNNT", "TDT"):
         return {"labels": asked.ids(TRANSCRIPT)}
-    if head in ("ImageClassification", "VideoClassification", "AudioClassification", "SequenceClassification"):
+    if head in (
+        "ImageClassification",
+        "VideoClassification",
+        "AudioClassification",
+        "SequenceClassification",
+    ):
         return {"labels": Field((count,), below=classes)}
     pixels = entries.get("pixel_values")
     if isinstance(pixels, Field) and head in ("SemanticSegmentation", "DepthEstimation"):

@@ -52,7 +52,9 @@ class Field:
         return made
 
 
-Entry = Field | bool | list[dict[str, Field]]  # a flag of forward; a list of annotations, one for each picture
+Entry = (
+    Field | bool | list[dict[str, Field]]
+)  # a flag of forward; a list of annotations, one for each picture
 
 
 def make_batch(entries: Mapping[str, Entry], dtype: torch.dtype) -> dict[str, Any]:
@@ -102,7 +104,9 @@ class Ask:
     def vocabulary(self, part: Any = None) -> tuple[int, int]:
         """Return the widest range of tokens that mean nothing special to the model."""
         size = int(getattr(part or self.text, "vocab_size", None) or 1000)
-        special = sorted({i for i in _special_tokens(self.config) | _special_tokens(self.text) if 0 <= i < size})
+        special = sorted(
+            {i for i in _special_tokens(self.config) | _special_tokens(self.text) if 0 <= i < size}
+        )
         edges = [-1, *special, size]
         return max(
             ((low + 1, high) for low, high in zip(edges, edges[1:], strict=False)),
@@ -115,9 +119,7 @@ class Ask:
         return Field((self.batch_size, length or self.tokens), below=below, start=start)
 
 
-def ask(
-    config: Any, head: str, options: TargetOptions, parameters: Mapping[str, Any], name: str
-) -> Ask:
+def ask(config: Any, head: str, options: TargetOptions, parameters: Mapping[str, Any], name: str) -> Ask:
     """Return what a batch is asked for, the sizes settled.
 
     Raises:
@@ -134,7 +136,9 @@ def ask(
     asked = Ask(
         config=config,
         names=names,
-        required=frozenset(n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD),
+        required=frozenset(
+            n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        ),
         head=head,
         training=options.mode == "train",
         batch_size=options.batch_size or (PICTURE_BATCH if only_sees else TEXT_BATCH),

@@ -88,7 +88,9 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
     sets = dict(sets)
     attention = sets.pop(_IMPLEMENTATION, None)
     found = architecture_of(transformers, _configuration(transformers, name, sets), name)
-    entries, left_out = entries_of(found.model_class, found.config, found.head, options, f"transformers:{name}")
+    entries, left_out = entries_of(
+        found.model_class, found.config, found.head, options, f"transformers:{name}"
+    )
     return Recipe(
         model=_maker(found, name, attention, options),
         batch=lambda dtype: make_batch(entries, dtype),
@@ -127,7 +129,9 @@ def _configuration(transformers: Any, name: str, sets: Mapping[str, str]) -> Any
         written = _read(path, name)
         kind = str(written.get("model_type", ""))
         if kind not in CONFIG_MAPPING:
-            raise UsageError(f"{name}: transformers has no model type {kind!r}{nearest(kind, CONFIG_MAPPING)}")
+            raise UsageError(
+                f"{name}: transformers has no model type {kind!r}{nearest(kind, CONFIG_MAPPING)}"
+            )
     else:
         written, kind = {}, name
         if kind not in CONFIG_MAPPING:
@@ -261,10 +265,14 @@ def _maker(
                     part.use_cache = False
         extra = {_IMPLEMENTATION: attention} if attention else {}
         try:
-            model: nn.Module = found.model_class._from_config(config, dtype=torch.get_default_dtype(), **extra)
+            model: nn.Module = found.model_class._from_config(
+                config, dtype=torch.get_default_dtype(), **extra
+            )
         except ImportError as error:
             first = str(error).strip().splitlines()[0]
-            raise UnsupportedError(f"transformers:{name} needs a package that is not installed: {first}") from error
+            raise UnsupportedError(
+                f"transformers:{name} needs a package that is not installed: {first}"
+            ) from error
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UnsupportedError(
                 f"transformers:{name}: {found.model_class.__name__} cannot be made from this configuration "

@@ -51,7 +51,9 @@ def known_counts(entries: Mapping[str, Entry], names: Collection[str]) -> dict[s
     return {"nonzero": 2**40} if pictures else {}  # as many as there are
 
 
-def placeholders(model_class: Any, config: Any, entries: Mapping[str, Entry], batch_size: int) -> Placeholders:
+def placeholders(
+    model_class: Any, config: Any, entries: Mapping[str, Entry], batch_size: int
+) -> Placeholders:
     """Return the placeholders that the batch `entries` needs beside its text."""
     seen: list[tuple[str, int]] = []
 
@@ -72,15 +74,16 @@ def placeholders(model_class: Any, config: Any, entries: Mapping[str, Entry], ba
     )
     try:
         trace(workload, steps=1)
-    except _Counted:
-        method, count = seen[0]
-        token = _token(config, method)
-        if token is None:
-            return Placeholders("its configuration names no token for them")
-        return Placeholders(token=token, count=count // batch_size)
     except Exception as error:  # whatever it is: the model cannot take them in this configuration
-        return Placeholders(f"{type(error).__name__}: {str(error)[:200]}")
-    return Placeholders()
+        if not seen:
+            return Placeholders(str(error).strip().splitlines()[-1].strip() or type(error).__name__)
+    if not seen:
+        return Placeholders()
+    method, count = seen[0]
+    token = _token(config, method)
+    if token is None:  # two encoders side by side, as in CLIP
+        return Placeholders()
+    return Placeholders(token=token, count=count // batch_size)
 
 
 def _counting(original: Callable[..., Any], method: str, seen: list[tuple[str, int]]) -> Callable[..., Any]:

@@ -26,13 +26,18 @@ _BINS = (  # where configurations say how many numbers describe one frame of sou
 
 def see(asked: Ask) -> dict[str, Field]:
     """Return pictures or films, as far as the model takes them."""
-    config = _part(asked.config, "vision_config", "vision_encoder_config", "thinker_config.vision_config", "encoder")
+    config = _part(
+        asked.config, "vision_config", "vision_encoder_config", "thinker_config.vision_config", "encoder"
+    )
     if asked.names & {"image_grid_thw", "grid_thw"}:
         return _patches(asked, config)
     if "flattened_patches" in asked.names:
         size = getattr(config, "patch_embed_hidden_size", 768)
         count = 2048  # source: max_patches of Pix2StructImageProcessor
-        return {"flattened_patches": Field((asked.batch_size, count, size)), "attention_mask": Field((asked.batch_size, count), fill=1)}
+        return {
+            "flattened_patches": Field((asked.batch_size, count, size)),
+            "attention_mask": Field((asked.batch_size, count), fill=1),
+        }
     name = "pixel_values" if "pixel_values" in asked.names else "pixel_values_videos"
     if name not in asked.names or (name == "pixel_values_videos" and name not in asked.required):
         return {}
@@ -72,7 +77,7 @@ def _picture_size(asked: Ask, config: Any) -> tuple[int, int]:
 
 def _patches(asked: Ask, config: Any) -> dict[str, Field]:
     """Return pictures cut into patches, all in one list, as the Qwen-VL family takes them."""
-    patch = int(config.patch_size)
+    patch = int(getattr(config, "patch_size", 14))
     merge = int(getattr(config, "spatial_merge_size", 2))
     depth = int(getattr(config, "temporal_patch_size", 1))
     channels = int(getattr(config, "in_channels", None) or getattr(config, "in_chans", None) or 3)
@@ -98,7 +103,9 @@ def hear(asked: Ask) -> dict[str, Field]:
         shape = (asked.batch_size, SECONDS * RATE)
         channels = getattr(config, "audio_channels", None)
         return {"input_values": Field((shape[0], channels, shape[1]) if channels else shape)}
-    if "input_features" in asked.names and (not asked.names & {"pixel_values"} or "input_features" in asked.required):
+    if "input_features" in asked.names and (
+        not asked.names & {"pixel_values"} or "input_features" in asked.required
+    ):
         return _spectrogram(asked, config)
     return {}
 
@@ -110,7 +117,9 @@ def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
         return {"input_features": Field((count, 1, 1001, bins)), "is_longer": Field((count, 1), fill=False)}
     positions = getattr(config, "max_source_positions", None)
     frames = 2 * positions if positions else SECONDS * 100
-    bins_first = bool(positions) and hasattr(config, "num_mel_bins") and not hasattr(config, "input_feat_per_channel")
+    bins_first = (
+        bool(positions) and hasattr(config, "num_mel_bins") and not hasattr(config, "input_feat_per_channel")
+    )
     return {
         "input_features": Field((count, bins, frames) if bins_first else (count, frames, bins)),
         "input_features_mask": Field((count, frames), fill=True),

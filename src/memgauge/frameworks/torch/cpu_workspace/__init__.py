@@ -14,11 +14,15 @@ import torch
 
 from memgauge.frameworks.torch.cpu_workspace import (
     attention,
+    indexing,
     losses,
     matmul,
     normalisation,
     pointwise,
+    recurrent,
+    reductions,
     resampling,
+    transforms,
 )
 from memgauge.frameworks.torch.cpu_workspace.convolution import convolution, convolution_backward
 
@@ -31,7 +35,19 @@ def _collect() -> dict[Any, Rule]:
         "convolution.default": convolution,
         "convolution_backward.default": convolution_backward,
     }
-    for module in (pointwise, normalisation, attention, matmul, losses, resampling):
+    modules = (
+        pointwise,
+        reductions,
+        indexing,
+        normalisation,
+        attention,
+        matmul,
+        losses,
+        resampling,
+        transforms,
+        recurrent,
+    )
+    for module in modules:
         named.update(module.RULES)
     found = {}
     for name, rule in named.items():

@@ -18,7 +18,20 @@ def size(tensor: torch.Tensor, itemsize: int = 0) -> int:
 
 def made_contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> int:
     """Bytes of `tensor.contiguous(memory_format=...)`: none where it is so already."""
-    return 0 if tensor.is_contiguous(memory_format=memory_format) else size(tensor)
+    if tensor.is_contiguous(memory_format=memory_format):
+        return 0
+    return size(tensor) + transposing_buffer(tensor)
+
+
+def transposing_buffer(tensor: torch.Tensor) -> int:
+    """Bytes of the tile through which a large transposed matrix is copied.
+
+    Source: torch aten/src/ATen/native/Copy.cpp, copy_transpose_valid and copy_same_type_transpose_.
+    """
+    if tensor.dim() != 2 or tensor.numel() < 3600 or tensor.is_complex():
+        return 0
+    transposed = tensor.stride(0) == 1 and tensor.stride(1) == tensor.shape[0]
+    return 3600 * tensor.itemsize if transposed else 0
 
 
 def suggested(tensor: torch.Tensor) -> torch.memory_format:

@@ -48,15 +48,17 @@ def cross_entropy_with_logits(args: Args, kwargs: Kwargs, result: Any, threads: 
     log_sigmoid_forward_out_cpu.
     """
     elements = size(args[0])
+    copied = made_contiguous(args[0])
     weights = sum(elements for value in (argument(args, 2), argument(args, 3)) if value is not None)
     if argument(args, 4, _MEAN) == 0:
-        return elements + weights
-    return 2 * elements + weights + _divisor(args[0].itemsize)
+        return elements + max(copied, weights)
+    return 2 * elements + max(copied, weights + _divisor(args[0].itemsize))
 
 
 def cross_entropy(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """Source: torch aten/src/ATen/native/Loss.cpp, binary_cross_entropy_out_cpu."""
-    return 4 + _divisor(args[0].itemsize) if argument(args, 3, _MEAN) != 0 else 0
+    reduction = argument(args, 3, _MEAN)
+    return 0 if reduction == 0 else args[0].itemsize + 8 + (args[0].itemsize if reduction == _MEAN else 0)
 
 
 def log_likelihood(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:

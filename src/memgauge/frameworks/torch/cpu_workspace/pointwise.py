@@ -10,19 +10,17 @@ from typing import Any
 
 import torch
 
-from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous, size
+from memgauge.frameworks.torch.cpu_workspace.layout import size
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 _ARITHMETIC = (
     "add sub rsub mul div true_divide divide multiply subtract remainder fmod maximum minimum atan2 hypot "
-    "pow eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
+    "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
     "copysign floor_divide xlogy logaddexp fmax fmin nextafter"
 ).split()
 _OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default", "Tensor_mode")
-# Derivatives that come as they are given: where the layouts differ the result follows the first.
-_FLOATING = {"div", "true_divide", "divide", "atan2", "xlogy"}
 
 
 def _number(value: Any) -> int:
@@ -37,6 +35,8 @@ def binary(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
         return 0
     common = torch.result_type(first, second)
     held = 0
+    if isinstance(result, torch.Tensor) and result.dtype.is_floating_point and not common.is_floating_point:
+        common = result.dtype if not common.is_complex else common  # a true division of whole numbers
     for operand in (first, second):
         if isinstance(operand, torch.Tensor):
             if operand.dtype is not common and operand.device.type == "cpu":
@@ -60,15 +60,14 @@ def mode_sees_number(args: Args, kwargs: Kwargs, result: Any, threads: int) -> i
     return held - _number(args[1])
 
 
-def turned_derivative(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
-    """oneDNN's derivative takes both tensors in one layout.
+def gelu_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """oneDNN turns the gradient to the layout of the input, and the result back.
 
-    Source: torch aten/src/ATen/native/Activation.cpp, gelu_backward_cpu; mkldnn/Gelu.cpp.
+    Source: torch aten/src/ATen/native/mkldnn/Gelu.cpp, mkldnn_gelu_backward; ideep eltwise_backward.
     """
-    first, second = args[0], args[1]
-    if first.stride() == second.stride():
-        return 0
-    return made_contiguous(first) + made_contiguous(second)
+    grad, x = args[0], args[1]
+    exact = kwargs.get("approximate", "none") == "none"
+    return 2 * size(grad) if exact and x.is_contiguous() and not grad.is_contiguous() else 0
 
 
 def of_complex(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -101,7 +100,7 @@ RULES: dict[str, Any] = {
         for place in ("", "_")
         for overload in ("Tensor", "Tensor_Tensor", "Tensor_mode")
     },
-    "gelu_backward.default": turned_derivative,
+    "gelu_backward.default": gelu_backward,
     "abs.default": of_complex,
     "angle.default": of_complex,
     "where.self": selected,

@@ -1,0 +1,157 @@
+"""How long estimates take, and torch's own MemTracker on the same steps in the same run.
+
+    python benchmarks/speed.py [--json FILE] [--only NAME[,NAME]]
+
+Times are of a warm process: a tiny network is traced first. Cold starts are whole
+processes. Each figure is the median of `--repeats` runs except for the large models.
+MemTracker follows the same two steps under FakeTensorMode; the truth beside both is
+torch's profiler in a real run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import memgauge
+from memgauge.frameworks.torch.bare import reset_peak, resident_bytes
+from memgauge.frameworks.torch.protocol import call
+from memgauge.targets import TargetOptions, resolve
+from memgauge.units import GIB, format_bytes
+from memgauge.workload import Workload
+
+# target, options, seconds that an estimate may take in a warm process
+WARM: dict[str, tuple[str, TargetOptions, float]] = {
+    "resnet50": ("torchvision:resnet50", TargetOptions(batch_size=32, optimizer="adam"), 1.0),
+    "gpt2": ("zoo:gpt2", TargetOptions(batch_size=8), 2.0),
+    "llama-8b": ("zoo:llama-8b", TargetOptions(batch_size=1), 6.0),
+    "llama-70b": ("zoo:llama-70b", TargetOptions(batch_size=1), 15.0),
+}
+MEMTRACKER = ("resnet50", "gpt2")
+REAL = {"resnet50": TargetOptions(batch_size=4, optimizer="adam"), "gpt2": TargetOptions(batch_size=1, sequence_length=64)}
+
+
+def timed(run: Callable[[], object]) -> tuple[float, object]:
+    """Return the seconds that `run` takes and what it gives back."""
+    gc.collect()
+    begin = time.perf_counter()
+    result = run()
+    return time.perf_counter() - begin, result
+
+
+def estimate_only(target: str, options: TargetOptions) -> memgauge.Estimate:
+    """Return the estimate without the import baseline, which is a process of its own."""
+    return memgauge.estimate(target, options=options, host=False)
+
+
+def warm(name: str, repeats: int) -> dict[str, object]:
+    """Time one target in this process, and how far resident memory rises meanwhile."""
+    target, options, goal = WARM[name]
+    reset_peak()
+    runs = [timed(lambda: estimate_only(target, options)) for _ in range(repeats)]
+    seconds = statistics.median(s for s, _ in runs)
+    peak = runs[-1][1].peak.allocated_bytes  # type: ignore[attr-defined]
+    return {
+        "seconds": round(seconds, 3),
+        "goal_seconds": goal,
+        "first_seconds": round(runs[0][0], 3),
+        "process_peak_bytes": resident_bytes("VmHWM"),
+        "estimated_peak_bytes": peak,
+    }
+
+
+def memtracker_peak(workload: Workload) -> int:
+    """Return MemTracker's peak over two steps under FakeTensorMode, bytes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    device = torch.device("cpu")
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device(device):
+        objects = call(workload.build, device)
+        tracker = MemTracker()
+        tracker.track_external(*objects)
+        with tracker:
+            for _ in range(2):
+                batch = call(workload.batch, device)
+                workload.step(*objects, batch)
+                del batch
+        peak = tracker.get_tracker_snapshot("peak")
+    return sum(kinds["Total"] for kinds in peak.values())
+
+
+def beside_memtracker(name: str) -> dict[str, object]:
+    """Run both on one workload, and the real one; returns seconds and errors."""
+    target = WARM[name][0]
+    workload = resolve(target, REAL[name])
+    ours, estimate = timed(lambda: estimate_only(target, REAL[name]))
+    theirs, peak = timed(lambda: memtracker_peak(workload))
+    real = memgauge.measure(target, options=REAL[name]).peak
+    return {
+        "seconds": round(ours, 3),
+        "memtracker_seconds": round(theirs, 3),
+        "times_faster": round(theirs / ours, 1),
+        "error_percent": round(100 * (estimate.peak.allocated_bytes / real.allocated_bytes - 1), 3),  # type: ignore[attr-defined]
+        "memtracker_error_percent": round(100 * (peak / real.allocated_bytes - 1), 3),  # type: ignore[operator]
+    }
+
+
+def cold(code: list[str], repeats: int) -> float:
+    """Return the median seconds of a whole Python process."""
+    command = [sys.executable, *code]
+    return statistics.median(
+        timed(lambda: subprocess.run(command, check=True, capture_output=True))[0] for _ in range(repeats)
+    )
+
+
+def cold_starts(repeats: int) -> dict[str, object]:
+    """Time imports and a first estimate, each as a whole process."""
+    bare = cold(["-c", "pass"], repeats)
+    ours = cold(["-c", "import memgauge"], repeats)
+    torch_seconds = cold(["-c", "import torch"], repeats)
+    estimate = cold(["-m", "memgauge", "estimate", "torchvision:resnet50", "--json"], repeats)
+    return {
+        "import_memgauge_seconds": round(ours - bare, 3),
+        "import_torch_seconds": round(torch_seconds, 3),
+        "cold_estimate_seconds": round(estimate, 3),
+        "cold_goal_seconds": round(2.5 * torch_seconds + 2.5, 3),
+    }
+
+
+def main() -> None:
+    """Run what was asked for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    only = set(asked.only.split(",")) - {""}
+    estimate_only("zoo:mlp", TargetOptions())
+    result: dict[str, object] = {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    for name in WARM:
+        if not only or name in only:
+            result[name] = warm(name, 1 if "70b" in name else asked.repeats)
+            print(name, result[name], file=sys.stderr, flush=True)
+    for name in MEMTRACKER:
+        if not only or "memtracker" in only:
+            result[f"{name} beside MemTracker"] = beside_memtracker(name)
+    if not only or "cold" in only:
+        result["cold"] = cold_starts(asked.repeats)
+    print(json.dumps(result, indent=1))
+    if asked.json:
+        asked.json.write_text(json.dumps(result, indent=1) + "\n")
+    peak = result.get("llama-70b")
+    if isinstance(peak, dict):
+        print(f"resident at most {format_bytes(peak['process_peak_bytes'])} of {format_bytes(3 * GIB // 2)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The parts of torch that make tensors on a device or ask about one, for a CUDA target.
+
+Factories (`torch.zeros(..., device="cuda")`) make the CPU stand-in and say where
+it counts. `torch.cuda` and `torch.accelerator` answer as with one idle GPU:
+streams and events do nothing, memory statistics are 0, the random state is 16
+bytes in the host's memory (c10 `CUDAGeneratorImpl::get_state`: seed and offset).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _device as torch_device
+
+from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_tensor import CPU, GPU, place_of
+from memgauge.frameworks.torch.patches import Patches
+from memgauge.frameworks.torch.values import ValueReader, user_line
+
+RNG_STATE_BYTES = 16
+
+_FACTORIES = (
+    "empty", "empty_permuted", "empty_strided", "ones", "zeros", "full", "arange", "range", "linspace",
+    "logspace", "eye", "rand", "randn", "randint", "randperm", "tensor", "as_tensor", "asarray",
+    "scalar_tensor", "tril_indices", "triu_indices", "bartlett_window", "blackman_window", "hamming_window",
+    "hann_window", "kaiser_window", "normal", "sparse_coo_tensor", "sparse_csr_tensor",
+)  # fmt: skip
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+_NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "new_tensor")
+_FROM_TENSOR = ("as_tensor", "asarray")  # may be given a tensor, which then moves
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a program is told when it asks which GPU this is."""
+
+    name: str = "NVIDIA A100-SXM4-80GB"
+    capability: tuple[int, int] = (8, 0)
+    total_bytes: int = 80 * 2**30
+    multiprocessors: int = 108
+
+
+def patch_factories(patches: Patches, placement: Placement) -> None:
+    """Let tensors be made on the device under study, and on the host."""
+    constructors = set(torch_device._device_constructors())  # before the patches, which it would remember
+    for name in _FACTORIES:
+        patches.set(torch, name, _factory(getattr(torch, name), placement, default=True, moves=name in _FROM_TENSOR))
+    for name in ("fftfreq", "rfftfreq"):
+        patches.set(torch.fft, name, _factory(getattr(torch.fft, name), placement, default=True))
+    for name in _LIKE:
+        patches.set(torch, name, _factory(getattr(torch, name), placement, default=False))
+    for name in _NEW:
+        patches.set(torch.Tensor, name, _factory(getattr(torch.Tensor, name), placement, default=False))
+    factory_of: dict[Any, Callable[..., Any]] = {}
+
+    def torch_function(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """`with torch.device("cuda")`: a factory that was imported by name, before the patch."""
+        kwargs = kwargs or {}
+        there = place_of(kwargs.get("device"))
+        if func in constructors and (there or (kwargs.get("device") is None and place_of(self.device) is not None)):
+            if func not in factory_of:
+                factory_of[func] = _factory(func, placement, default=True)
+            return factory_of[func](*args, **{**kwargs, "device": kwargs.get("device") or self.device})
+        return func(*args, **kwargs)
+
+    patches.set(torch_device.DeviceContext, "__torch_function__", torch_function)
+
+
+def _factory(real: Callable[..., Any], placement: Placement, *, default: bool, moves: bool = False) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None and default:
+            if moves and args and isinstance(args[0], torch.Tensor) and torch_device.CURRENT_DEVICE is None:
+                return real(*args, **kwargs)
+            device = torch_device.CURRENT_DEVICE or CPU
+        there = place_of(device)
+        if there is None:
+            return real(*args, **kwargs)
+        kwargs.pop("pin_memory", None)
+        if moves and args and isinstance(args[0], torch.Tensor):
+            kwargs.pop("device", None)
+            return real(args[0].to(device), *args[1:], **kwargs)
+        kwargs["device"] = CPU
+        with placement.at(there):
+            return real(*args, **kwargs)
+
+    make.__wrapped__ = real  # type: ignore[attr-defined]
+    make.__name__ = getattr(real, "__name__", "factory")
+    return make
+
+
+class _Nothing:
+    """A stream, an event, a guard: accepts every call, can be entered, does nothing."""
+
+    device = GPU
+    device_index = stream_id = cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def elapsed_time(self, other: object) -> float:
+        return 1.0
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Nothing()
+
+
+def patch_cuda(patches: Patches, card: Card, placement: Placement, values: ValueReader) -> None:
+    """Answer for `torch.cuda`, `torch.accelerator` and cuDNN as with one GPU present."""
+    for module, answers in (
+        (torch.cuda, {**_answers(placement), **_about(card, values), **_refusals()}),
+        (torch.cuda.memory, _MEMORY),
+        (torch.cuda.random, _random(placement)),
+        (torch.accelerator, _ACCELERATOR),
+        (torch.backends.cudnn, {"is_available": lambda: True, "is_acceptable": _cudnn_takes, "version": lambda: 91900}),
+        (torch.backends.cuda, {"is_built": lambda: True}),
+    ):
+        for name, answer in answers.items():
+            patches.set(module, name, answer)
+    patches.set(torch, "Generator", _generator())
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        patches.set(torch.cuda, f"{name}Tensor", _legacy(getattr(torch, f"{name}Tensor"), placement))
+
+
+def _cudnn_takes(tensor: torch.Tensor) -> bool:
+    known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return torch.backends.cudnn.enabled and tensor.is_cuda and tensor.dtype in known
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _zero(*_: Any, **__: Any) -> int:
+    return 0
+
+
+def _statistics(*_: Any, **__: Any) -> collections.defaultdict[str, int]:
+    return collections.defaultdict(int)
+
+
+_MEMORY: dict[str, Any] = {
+    **dict.fromkeys(
+        ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached", "max_memory_cached"),
+        _zero,
+    ),
+    **dict.fromkeys(
+        (
+            "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+            "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_record_memory_history",
+        ),
+        _nothing,
+    ),
+    "memory_stats": _statistics,
+    "memory_snapshot": lambda *_, **__: [],
+    "memory_summary": lambda *_, **__: "",
+}  # fmt: skip
+
+_ACCELERATOR: dict[str, Any] = {
+    "is_available": lambda: True,
+    "current_accelerator": lambda check_available=False: torch.device("cuda"),
+    "device_count": lambda: 1,
+    "current_stream": lambda device=None: _Nothing(),
+    **dict.fromkeys(("current_device_index", "current_device_idx", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), _zero),
+    **dict.fromkeys(("synchronize", "empty_cache", "set_device_index", "set_device_idx", "set_stream", "reset_peak_memory_stats", "reset_accumulated_memory_stats"), _nothing),
+    "memory_stats": _statistics,
+}  # fmt: skip
+
+
+def _random(placement: Placement) -> dict[str, Any]:
+    def state(device: Any = "cuda") -> torch.Tensor:
+        with placement.at(False):
+            return torch.zeros(RNG_STATE_BYTES, dtype=torch.uint8, device=CPU)
+
+    return {
+        "get_rng_state": state,
+        "get_rng_state_all": lambda: [state()],
+        "initial_seed": lambda: torch.initial_seed(),
+        **dict.fromkeys(("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all", "seed", "seed_all"), _nothing),
+    }  # fmt: skip
+
+
+def _answers(placement: Placement) -> dict[str, Any]:
+    return {
+        "_initialized": True,
+        "_is_in_bad_fork": lambda: False,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "default_generators": (torch.default_generator,),
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_current_stream_capturing": lambda: False,
+        "can_device_access_peer": lambda *_: False,
+        "current_blas_handle": lambda: 0,
+        **dict.fromkeys(("Stream", "Event", "ExternalStream", "device", "device_of", "_DeviceGuard"), _Nothing),
+        **dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: _Nothing()),
+        "stream": lambda stream: contextlib.nullcontext(stream),
+        "StreamContext": lambda stream: contextlib.nullcontext(stream),
+        **dict.fromkeys(("init", "synchronize", "set_device", "set_stream", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        "nvtx": _Nothing(),
+        **_MEMORY,
+        **_random(placement),
+    }  # fmt: skip
+
+
+def _about(card: Card, values: ValueReader) -> dict[str, Any]:
+    def asked(answer: Any) -> Any:
+        values.assume(f"the program asked which GPU this is and was told {card.name}")
+        return answer
+
+    properties = types.SimpleNamespace(
+        name=card.name, major=card.capability[0], minor=card.capability[1], total_memory=card.total_bytes,
+        multi_processor_count=card.multiprocessors, warp_size=32, is_integrated=0, gcnArchName="",
+    )  # fmt: skip
+    return {
+        "get_device_name": lambda device=None: asked(card.name),
+        "get_device_capability": lambda device=None: asked(card.capability),
+        "get_device_properties": lambda device=None: asked(properties),
+        "mem_get_info": lambda device=None: asked((card.total_bytes, card.total_bytes)),
+        "get_arch_list": lambda: ["sm_{}{}".format(*card.capability)],
+    }
+
+
+def _refusals() -> dict[str, Any]:
+    def refuse(text: str) -> Callable[..., Any]:
+        def function(*_: Any, **__: Any) -> Any:
+            raise UnsupportedError(f"{user_line()}: {text}")
+
+        return function
+
+    graphs = "CUDA graphs keep memory pools of their own, which are not modelled; trace the step without them"
+    return {
+        "_lazy_init": refuse(
+            "this function was imported by name before tracing began, so device='cuda' reached CUDA itself; "
+            "call it through its module (torch.zeros(...)), or make the tensor first and move it with .to(device)"
+        ),
+        **dict.fromkeys(("CUDAGraph", "graph", "make_graphed_callables"), refuse(graphs)),
+    }
+
+
+def _legacy(real: Any, placement: Placement) -> Callable[..., Any]:
+    def make(*args: Any) -> Any:
+        with placement.at(True):
+            return real(*args)
+
+    return make
+
+
+def _generator() -> Any:
+    real = torch.Generator
+
+    class AnyGenerator(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real)
+
+    class Generator(metaclass=AnyGenerator):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return real(device=CPU)
+
+    return Generator

@@ -1,0 +1,82 @@
+"""Where a tensor is: on the GPU under study, or in the host's memory.
+
+Phantom tensors are CPU tensors whatever the target. For a CUDA target this
+table says which of their storages stand for device memory; what is not in it
+(made before the run, by NumPy, by a data loader) is in the host's.
+
+    torch.zeros(3), device="cpu", .cpu()            host
+    device="cuda", .cuda(), .to("cuda")             device
+    an operator with an input on the device         device (host scalars may join in)
+    an operator with inputs on the host only        host
+    made by torch's own C++ without any input       device: it stands beside tensors that are there
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Placement:
+    """Which storages of the run are device memory; storages go from the table when they die."""
+
+    def __init__(self, unknown: set[int]) -> None:
+        self._unknown = unknown  # addresses of storages without real values; they leave with the storage
+        self._places: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
+        self._asked: bool | None = None  # what a call names explicitly
+        self.now = True  # where results of the running operator go
+
+    @contextmanager
+    def at(self, on_device: bool) -> Iterator[None]:
+        """Everything made inside is on the device, or is not."""
+        before, before_now = self._asked, self.now
+        self._asked = self.now = on_device
+        try:
+            yield
+        finally:
+            self._asked, self.now = before, before_now
+
+    @contextmanager
+    def beside(self, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Results of an operator go where its inputs are, unless the caller said where."""
+        before = self.now
+        if self._asked is not None:
+            self.now = self._asked
+        else:
+            places = [self.on_device(t) for t in inputs]
+            self.now = any(places) or not places
+        try:
+            yield
+        finally:
+            self.now = before
+
+    def put(self, storage: torch.UntypedStorage) -> None:
+        """Note a new storage where results go now."""
+        address = storage._cdata
+
+        def gone(reference: weakref.ref[torch.UntypedStorage]) -> None:
+            found = self._places.get(address)
+            if found is not None and found[0] is reference:
+                del self._places[address]
+                self._unknown.discard(address)
+
+        self._places[address] = (weakref.ref(storage, gone), self.now)
+
+    def made_here(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether the run made this storage."""
+        return storage._cdata in self._places
+
+    def on_device(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor is in device memory."""
+        if tensor.layout is torch.sparse_coo:
+            tensor = tensor._values()
+        elif tensor.layout is not torch.strided:
+            tensor = tensor.values()
+        try:
+            found = self._places.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):  # a wrapper without a storage
+            return False
+        return found is not None and found[1]

@@ -1,0 +1,69 @@
+"""A CUDA run on a build of PyTorch without CUDA: what is different from the CPU, put together.
+
+    where memory is        cuda_placement   device memory is listed, host memory is not
+    what a tensor says     cuda_tensor      .device, .is_cuda, .to(...), .cuda(), .cpu()
+    what torch.cuda says   cuda_devices     factories, streams, statistics, random state
+    which kernels run      cuda_operators   dropout, attention, recurrent layers, norms
+    what kernels give      cuda_kernels     outputs that torch's shape rules do not know
+    autocast               cuda_autocast    CUDA's lists, float16 by default
+
+What follows by itself, because torch's own Python code sees `cuda` on the
+parameters: optimizers work on lists of tensors (foreach) and accept `fused=True`,
+step counters stay on the host, checkpointing keeps the device's random state.
+
+Everything is undone on leaving, also after an error. The table of all
+differences with their sources is docs/cuda-semantics.md.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils import checkpoint
+
+from memgauge.frameworks.torch import cuda_autocast, cuda_operators
+from memgauge.frameworks.torch.cuda_attention import capability
+from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda, patch_factories
+from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
+from memgauge.frameworks.torch.cuda_rnn import flatten
+from memgauge.frameworks.torch.cuda_tensor import patch_tensor
+from memgauge.frameworks.torch.patches import Patches
+from memgauge.frameworks.torch.shapes import shapes_of
+
+
+@contextmanager
+def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]:  # noqa: B008 (frozen)
+    """Give what runs inside, under `mode`, the meaning that it has on a GPU.
+
+    Args:
+        mode: The phantom mode of the trace.
+        card: What a program is told of its GPU; its compute capability also decides
+            which attention kernel runs.
+    """
+    placement = mode.placement
+    autocast = cuda_autocast.Autocast(placement)
+    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    with Patches() as patches, shapes_of("cuda"):
+        patches.callback(library._destroy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that kernels are overridden, which is the purpose
+            cuda_operators.register(library, placement)
+            cuda_autocast.register(library, autocast)
+        cuda_autocast.patch_autocast(patches, autocast)
+        patch_tensor(patches, placement)
+        patch_factories(patches, placement)
+        patch_cuda(patches, card, placement, mode.values)
+        patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+        patches.set(torch, "_cudnn_rnn_flatten_weight", flatten(placement))
+        patches.set(checkpoint.DefaultDeviceType, "_default_device_type", "cuda")
+        patches.set(capability, "now", card.capability)
+        patches.callback(torch.set_default_device, _default_device())
+        yield
+
+
+def _default_device() -> torch.device | None:
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return getattr(context, "device", None)

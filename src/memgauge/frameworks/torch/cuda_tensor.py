@@ -1,0 +1,135 @@
+"""What a tensor says of itself and how it moves, for a CUDA target.
+
+Replaces attributes of `torch.Tensor` while a trace runs, so that a program, and
+torch's own Python code (optimizers, GradScaler, checkpointing, autocast), sees
+`cuda:0` on tensors that stand for device memory. Compiled code goes on seeing
+CPU tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.patches import Patches
+
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+_TYPE_NAMES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char",
+    torch.uint8: "Byte", torch.bool: "Bool",
+}  # fmt: skip
+
+
+class Move(torch.autograd.Function):
+    """A copy between host and device whose gradient goes back the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, placement: Placement, there: bool, options: Any) -> torch.Tensor:  # type: ignore[override]
+        ctx.placement, ctx.back, ctx.dtype = placement, not there, tensor.dtype
+        return copy_to(tensor, placement, there, options)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return copy_to(gradient, ctx.placement, ctx.back, {"dtype": ctx.dtype}), None, None, None
+
+
+def copy_to(tensor: torch.Tensor, placement: Placement, there: bool, options: dict[str, Any]) -> torch.Tensor:
+    """Return a copy of the tensor on the other side."""
+    with placement.at(there):
+        return torch.ops.aten._to_copy.default(tensor, **options)  # type: ignore[no-any-return]
+
+
+def place_of(device: Any) -> bool | None:
+    """Return True for the GPU, False for the host, None for what is neither (`meta`, nothing)."""
+    if device is None:
+        return None
+    kind = "cuda" if isinstance(device, int) else torch.device(device).type
+    return True if kind == "cuda" else False if kind == "cpu" else None
+
+
+def patch_tensor(patches: Patches, placement: Placement) -> None:
+    """Make tensors answer and move as on a machine with a GPU."""
+    tensor_class = torch.Tensor
+    real_device = torch._C.TensorBase.device
+    real_to = tensor_class.to
+    on_device = placement.on_device
+
+    def device(self: torch.Tensor) -> torch.device:
+        return GPU if on_device(self) else real_device.__get__(self)  # type: ignore[attr-defined,no-any-return]
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        there, args, kwargs = _destination(args, kwargs)
+        if there is None or there == on_device(self):
+            return real_to(self, *args, **kwargs)
+        options = {"dtype": kwargs.get("dtype") or self.dtype}
+        if kwargs.get("memory_format") is not None:
+            options["memory_format"] = kwargs["memory_format"]
+        if self.requires_grad and torch.is_grad_enabled():
+            return Move.apply(self, placement, there, options)  # type: ignore[no-any-return,no-untyped-call]
+        return copy_to(self, placement, there, options)
+
+    def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> torch.Tensor:
+        return to(self, "cuda", memory_format=memory_format)
+
+    def cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
+        return to(self, "cpu", memory_format=memory_format)
+
+    def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return to(self, other)
+
+    real_type = tensor_class.type
+
+    def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is None:
+            name = f"{_TYPE_NAMES.get(self.dtype, '')}Tensor"
+            return f"torch.cuda.{name}" if on_device(self) else real_type(self)
+        text = dtype if isinstance(dtype, str) else f"{getattr(dtype, '__module__', '')}.{getattr(dtype, '__name__', '')}"
+        if text.startswith("torch.cuda."):
+            name = text.rsplit(".", 1)[1].removesuffix("Tensor")
+            return to(self, "cuda", dtype=next(d for d, n in _TYPE_NAMES.items() if n == name))
+        return real_type(self, dtype, non_blocking, **kwargs)
+
+    real_deepcopy = tensor_class.__deepcopy__
+
+    def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        # torch copies the storage byte by byte, which no dispatcher sees; a clone is the same memory.
+        if type(self) is not torch.Tensor or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
+            return real_deepcopy(self, memo)
+        memo[id(self)] = copied = self.detach().clone().requires_grad_(self.requires_grad)
+        return copied
+
+    patches.set(tensor_class, "device", property(device))
+    patches.set(tensor_class, "is_cuda", property(on_device))
+    patches.set(tensor_class, "is_cpu", property(lambda self: device(self).type == "cpu"))
+    patches.set(tensor_class, "get_device", lambda self: 0 if on_device(self) else -1)
+    for name, function in (("to", to), ("cuda", cuda), ("cpu", cpu), ("type_as", type_as), ("type", type_)):
+        patches.set(tensor_class, name, function)
+    patches.set(tensor_class, "__deepcopy__", deepcopy)
+    patches.set(tensor_class, "pin_memory", lambda self, device=None: self)
+    patches.set(tensor_class, "is_pinned", lambda self, device=None: False)
+    patches.set(tensor_class, "record_stream", lambda self, stream: None)
+
+
+def _destination(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bool | None, tuple[Any, ...], dict[str, Any]]:
+    """Split the arguments of `.to(...)`: where to, and the rest with the CPU as stand-in for the GPU."""
+    kwargs = dict(kwargs)
+    first = args[0] if args else kwargs.get("other", kwargs.get("device"))
+    if isinstance(first, torch.Tensor):
+        kwargs.pop("other", None)
+        there, rest = place_of(first.device), (first.dtype, *args[1:])
+    elif isinstance(first, (str, int, torch.device)) and not isinstance(first, bool):
+        there, rest = place_of(first), args[1:]
+    else:
+        return None, args, kwargs
+    if there is None:
+        return None, args, kwargs
+    names = ("dtype", "non_blocking", "copy")
+    kwargs.update({name: value for name, value in zip(names, rest, strict=False) if value is not None})
+    return there, (), {**kwargs, "device": CPU}

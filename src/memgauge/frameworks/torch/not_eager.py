@@ -1,0 +1,126 @@
+"""What is not eager PyTorch: found, named, never silently treated as if it were.
+
+    torch.compile               traced as eager code, named in `unmodelled`
+    quantised modules, dtypes   an error that names the module
+    flex_attention, scan, ...   an error that names the operator and the user's line
+    custom operators            an error, unless they have a fake implementation
+    .cuda() on a CPU target     an error with the line to write instead
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from memgauge.errors import UnsupportedError, WorkloadError
+from memgauge.frameworks.torch.patches import Patches
+from memgauge.frameworks.torch.scopes import named_modules
+from memgauge.frameworks.torch.values import user_line
+
+COMPILE_NOTE = (
+    "torch.compile ({}) is traced as eager code: a compiled step usually takes less in forward and backward, "
+    "and its first call more"
+)
+_QUANTISED = (
+    "torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao", "bitsandbytes",
+    "auto_gptq", "gptqmodel", "awq", "hqq", "quanto", "optimum.quanto",
+)  # fmt: skip
+_QUANTISED_DTYPES = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+@contextmanager
+def watching(unmodelled: dict[str, None]) -> Iterator[None]:
+    """Run compiled code as eager code, and say so in `unmodelled`."""
+    with Patches() as patches:
+        patches.set(torch, "compile", _as_eager(unmodelled))
+        patches.set(torch.nn.Module, "compile", lambda self, *_, **__: _note(unmodelled, type(self).__name__))
+        if "torch._dynamo" in sys.modules:  # something may have been compiled before the trace
+            patches.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+def _note(unmodelled: dict[str, None], name: str) -> None:
+    unmodelled.setdefault(COMPILE_NOTE.format(name))
+
+
+def _as_eager(unmodelled: dict[str, None]) -> Callable[..., Any]:
+    def compile(model: Any = None, **_: Any) -> Any:
+        if model is None:
+            return compile  # used as a decorator with arguments
+        name = getattr(model, "__name__", None) or type(model).__name__
+        _note(unmodelled, name)
+        return model
+
+    return compile
+
+
+def inspect(objects: Any, unmodelled: dict[str, None]) -> None:
+    """Look at what the workload built.
+
+    Raises:
+        UnsupportedError: A module or a parameter is quantised.
+    """
+    for module, path in named_modules(objects).items():
+        kind = type(module)
+        if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo"):
+            _note(unmodelled, type(module._orig_mod).__name__)
+        _refuse_quantised(kind, f'module "{path}" ({kind.__name__})')
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                where = f'parameter "{path}.{name}" ({type(tensor).__name__}, {tensor.dtype})'
+                _refuse_quantised(type(tensor), where)
+                if tensor.dtype in _QUANTISED_DTYPES:
+                    raise UnsupportedError(_quantised(where))
+
+
+def _refuse_quantised(kind: type, what: str) -> None:
+    module = f"{kind.__module__}."
+    if any(module.startswith(f"{name}.") for name in _QUANTISED):
+        raise UnsupportedError(_quantised(what))
+
+
+def _quantised(what: str) -> str:
+    return (
+        f"{what} is quantised: its kernels take memory that torch's shape rules do not know; "
+        "trace the model unquantised, or `memgauge measure` to really run it"
+    )
+
+
+def refuse_higher_order(func: Any) -> None:
+    """Name a higher-order operator (flex_attention, scan), which eager code cannot be followed through.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    name = func.name() if callable(getattr(func, "name", None)) else str(func)
+    advice = (
+        "use torch.nn.functional.scaled_dot_product_attention to trace it"
+        if name.startswith("flex_attention")
+        else "`memgauge measure` really runs it"
+    )
+    raise UnsupportedError(f"{name} at {user_line()} is not eager PyTorch but made to be compiled; {advice}")
+
+
+@contextmanager
+def refusing_cuda() -> Iterator[None]:
+    """For a CPU target: name the user's line where the device is hard-coded, instead of torch's assertion."""
+
+    def refuse() -> None:
+        raise hard_coded()
+
+    with Patches() as patches:
+        patches.set(torch.cuda, "_lazy_init", refuse)
+        yield
+
+
+def hard_coded() -> WorkloadError:
+    """Return the error for `.cuda()` or `device="cuda"` in a trace for the CPU."""
+    return WorkloadError(
+        f"{user_line()}: .cuda() or device='cuda' is written out, but this is a trace for the CPU; "
+        "write .to(device) and take it as an argument: def build(device), def batch(device); "
+        "or leave it out, since memgauge places models and batches by itself"
+    )

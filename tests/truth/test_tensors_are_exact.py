@@ -1,0 +1,82 @@
+"""The trace against torch's own CPU allocator: the same steps, really run in this process."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks.steps import STEPS
+from memgauge.allocators import cpu
+from memgauge.explain.peak import account
+from memgauge.frameworks.torch.cpu_workspace import workspace_bytes
+from memgauge.frameworks.torch.profiled import profiled_run
+from memgauge.frameworks.torch.trace import trace
+from memgauge.records import Peak, Trace
+
+# Quick ones of many kinds; benchmarks/accuracy_cpu.py runs all of them.
+EXACT = [
+    "plain_cnn",
+    "resnet",
+    "vae",
+    "siamese_triplets",
+    "gpt",
+    "capacity_experts",
+    "autocast_grad_scaler",
+    "autocast_bfloat16",
+    "checkpoint_non_reentrant",
+    "checkpoint_reentrant",
+    "never_zero_grad",
+    "zero_grad_keeps_memory",
+    "ema_copy",
+    "lora",
+    "custom_function",
+    "in_place",
+    "complex_network",
+    "message_passing",
+    "wasserstein_gan",
+    "deep_q_learning",
+]
+
+
+def peak_of(found: Trace) -> Peak:
+    return account(found, cpu.replay(found.events))[0]
+
+
+def predicted(name: str) -> Trace:
+    workspace = partial(workspace_bytes, threads=torch.get_num_threads())
+    return trace(STEPS[name](), workspace=workspace)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_tensors_at_the_peak_are_exact_to_the_byte(name: str) -> None:
+    said = peak_of(predicted(name))
+    gc.collect()
+    seen = peak_of(profiled_run(STEPS[name]()))
+    assert said.tensor_bytes == seen.tensor_bytes
+    assert said.allocated_bytes == pytest.approx(seen.allocated_bytes, rel=0.05)
+
+
+def test_categories_of_trace_and_run_agree_though_found_independently() -> None:
+    said, seen = predicted("resnet"), profiled_run(STEPS["resnet"]())
+    ours = account(said, cpu.replay(said.events))[1].categories
+    theirs = account(seen, cpu.replay(seen.events))[1].categories
+    for category in ("parameter", "buffer", "gradient", "optimizer_state", "input"):
+        assert ours.get(category) == theirs.get(category), category
+    assert ours["activation"] == pytest.approx(theirs["activation"], rel=0.01)
+
+
+def test_measured_attribution_leaves_little_unattributed() -> None:
+    seen = profiled_run(STEPS["gpt"]())
+    categories = account(seen, cpu.replay(seen.events))[1].categories
+    assert categories.get("unattributed", 0) <= 0.05 * sum(categories.values())
+
+
+def test_layers_hold_what_the_run_shows_that_they_hold() -> None:
+    said, seen = predicted("plain_cnn"), profiled_run(STEPS["plain_cnn"]())
+    ours = {x.path: sum(x.at_peak_bytes.values()) for x in account(said, cpu.replay(said.events))[3]}
+    theirs = {x.path: sum(x.at_peak_bytes.values()) for x in account(seen, cpu.replay(seen.events))[3]}
+    for path in ("conv1", "conv2", "fc1", "fc2"):
+        assert ours[path] == pytest.approx(theirs[path], rel=0.02), path

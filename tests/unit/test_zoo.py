@@ -1,0 +1,210 @@
+"""The networks of the zoo have the sizes of their papers, and take a step."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from memgauge import zoo
+from memgauge.arguments import TargetOptions
+from memgauge.errors import UnsupportedError, UsageError
+from memgauge.targets import resolve
+from memgauge.workload import Workload
+
+torch = pytest.importorskip("torch")
+
+
+def modules_of(workload: Workload, device: str = "meta") -> list[torch.nn.Module]:
+    objects = workload.build(device=device)
+    return [
+        o for o in (objects if isinstance(objects, tuple) else (objects,)) if isinstance(o, torch.nn.Module)
+    ]
+
+
+def run_step(workload: Workload, steps: int = 1) -> object:
+    """Do real steps on the CPU and return what the last one gave back."""
+    objects = workload.build()
+    objects = objects if isinstance(objects, tuple) else (objects,)
+    result = None
+    for _ in range(steps):
+        result = workload.step(*objects, workload.batch())
+    gradients = [p.grad for m in objects if isinstance(m, torch.nn.Module) for p in m.parameters()]
+    if workload.mode == "train":
+        assert any(g is not None and torch.isfinite(g).all() for g in gradients)
+    else:
+        assert all(g is None for g in gradients)
+    return result
+
+
+def test_importing_the_zoo_imports_no_framework() -> None:
+    code = "import sys, memgauge.zoo, memgauge.targets; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_zoo_is_sorted_and_every_network_is_described() -> None:
+    assert list(zoo.NAMES) == sorted(zoo.NAMES)
+    for name in zoo.NAMES:
+        assert zoo.describe(name).endswith((".", "default."))
+
+
+def test_an_unknown_name_lists_the_zoo() -> None:
+    with pytest.raises(UsageError, match="nearest: resnet50.*torres-cnn"):
+        zoo.find("resnet-50")
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("mlp", [784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10]),
+        ("torres-cnn", [896 + 18_496 + 36_928 + 32_800 + 330]),
+        ("gpt2", [124_439_808]),
+        ("llama-8b", [8_030_261_248]),
+        ("llama-70b", [70_553_706_496]),
+        ("lstm", [13_987_678]),
+        ("dcgan", [3_576_704, 2_765_568]),
+    ],
+)
+def test_parameters_are_as_many_as_published(name: str, counts: list[int]) -> None:
+    assert [sum(p.numel() for p in m.parameters()) for m in modules_of(resolve(f"zoo:{name}"))] == counts
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("alexnet", 61_100_840),
+        ("vgg16", 138_357_544),
+        ("googlenet", 13_004_888),
+        ("resnet50", 25_557_032),
+        ("vit-b16", 86_567_656),
+    ],
+)
+def test_pictures_have_the_parameters_of_torchvision(name: str, count: int) -> None:
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    (model,) = modules_of(resolve(f"zoo:{name}"))
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+SMALL = {
+    "mlp": {"widths": "8,6,6,3", "batch_size": "2"},
+    "torres-cnn": {"batch_size": "2"},
+    "gpt2": {"layers": "2", "width": "32", "heads": "2", "sequence_length": "8", "batch_size": "2"},
+    "lstm": {"vocabulary": "50", "width": "8", "sequence_length": "5", "batch_size": "2"},
+    "dcgan": {"width": "4", "batch_size": "2"},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_real_step_trains(name: str) -> None:
+    run_step(resolve(f"zoo:{name}", sets=SMALL[name]), steps=2)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "amp-bfloat16"])
+@pytest.mark.parametrize("name", ["mlp", "torres-cnn", "gpt2"])
+def test_other_precisions_train(name: str, precision: str) -> None:
+    workload = resolve(f"zoo:{name}", TargetOptions(precision=precision), SMALL[name])
+    run_step(workload)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    assert {p.dtype for m in modules_of(workload, "cpu") for p in m.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("name", ["mlp", "torres-cnn", "gpt2"])
+def test_checkpointing_gives_the_same_gradients(name: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        workload = resolve(f"zoo:{name}", TargetOptions(checkpointing=checkpointing), SMALL[name])
+        torch.manual_seed(0)
+        model, optimizer = workload.build()
+        workload.step(model, optimizer, workload.batch())
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_inference_returns_logits_and_leaves_no_gradients() -> None:
+    workload = resolve("zoo:mlp", TargetOptions(mode="infer"), SMALL["mlp"])
+    result = run_step(workload)
+    assert isinstance(result, torch.Tensor)
+    assert result.shape == (2, 3)
+    assert not result.requires_grad
+    assert "optimizer" not in workload.description
+
+
+def test_a_small_llama_attends_to_the_past_only() -> None:
+    from memgauge.zoo.llama_model import Llama, Shape
+
+    torch.manual_seed(0)
+    shape = Shape(layers=2, width=32, heads=4, key_value_heads=2, feed_forward=48, vocabulary=60)
+    model = Llama(shape, sequence_length=6)
+    tokens = torch.randint(0, 60, (1, 6))
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 60
+    with torch.no_grad():
+        before, after = model(tokens), model(changed)
+    assert torch.allclose(before[:, :-1], after[:, :-1], atol=1e-6)
+    assert not torch.allclose(before[:, -1], after[:, -1], atol=1e-3)
+    model(tokens).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_gpt2_starts_as_unsure_as_its_vocabulary_is_large() -> None:
+    from memgauge.zoo.language import next_token_loss
+
+    torch.manual_seed(0)
+    workload = resolve("zoo:gpt2", sets=SMALL["gpt2"])
+    (model,) = modules_of(workload, "cpu")
+    torch.nn.init.normal_(model.tokens.weight, std=0.02)
+    assert next_token_loss(model, workload.batch()).item() == pytest.approx(math.log(50_257), rel=0.05)
+
+
+def test_digits_are_real_pictures_in_three_equal_channels() -> None:
+    pytest.importorskip("sklearn")
+    workload = resolve("zoo:torres-cnn", sets={"data": "digits", "batch_size": "5"})
+    pictures, classes = workload.batch()
+    assert pictures.shape == (5, 3, 32, 32)
+    assert torch.equal(pictures[:, 0], pictures[:, 2])
+    assert 0 <= pictures.min() and pictures.max() == 1
+    assert classes.dtype == torch.int64
+    run_step(workload)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "message"),
+    [
+        ("mlp", {"widths": "3"}, "widths='3'"),
+        ("mlp", {"widths": "3,x"}, "widths='3,x'"),
+        ("torres-cnn", {"image_size": "17"}, "at least 18"),
+        ("torres-cnn", {"data": "cats"}, "random or digits"),
+        ("gpt2", {"sequence_length": "1025"}, "1024 positions"),
+        ("gpt2", {"heads": "7"}, "7 heads"),
+        ("mlp", {"optimizer": "adm"}, "nearest: adam"),
+        ("mlp", {"optimizer": "sgd,momentu=1"}, "momentum"),
+        ("mlp", {"optimizer": "lbfgs"}, "closure"),
+        ("mlp", {"batch_size": "0"}, "batch_size is 0"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(name: str, sets: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(f"zoo:{name}", sets=sets)
+
+
+def test_what_cannot_be_checkpointed_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="nothing to checkpoint"):
+        resolve("zoo:lstm", TargetOptions(checkpointing=True))
+    with pytest.raises(UnsupportedError, match="widths 8,3"):
+        resolve("zoo:mlp", TargetOptions(checkpointing=True), {"widths": "8,3"}).build()
+
+
+def test_every_plain_optimizer_of_torch_takes_a_step() -> None:
+    from memgauge.frameworks.torch.recipe import optimizers
+
+    assert {"sgd", "adam", "adamw", "adagrad", "rmsprop", "adafactor"} <= set(optimizers())
+    for name in optimizers():
+        run_step(resolve("zoo:mlp", sets={**SMALL["mlp"], "optimizer": name}))
+    workload = resolve("zoo:mlp", sets={**SMALL["mlp"], "optimizer": "sgd,momentum=0.9,lr=0.1"})
+    group = workload.build()[1].param_groups[0]
+    assert (group["momentum"], group["lr"]) == (0.9, 0.1)
