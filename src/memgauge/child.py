@@ -86,6 +86,10 @@ def run_job(job: Job, writer: _Writer) -> None:
     result = writer.result
     result.threads = torch.get_num_threads()
     result.versions = {"torch": str(torch.__version__)}
+    if job.device == "cuda":
+        from memgauge.frameworks.torch.cuda_run import require_cuda
+
+        require_cuda()
     workload = load_workload(job)
     result.description = dict(workload.description)
     if job.kind in ("bare", "baseline"):

@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from memgauge import devices
-from memgauge.allocators import cpu
+from memgauge import devices, errors
+from memgauge.allocators import cpu, cuda_caching
 from memgauge.child import Job, Result
-from memgauge.errors import RunError, UsageError, WorkloadError, missing_extra
+from memgauge.errors import MissingError, RunError, UsageError, WorkloadError, missing_extra
 from memgauge.explain.peak import account
-from memgauge.records import AtPeak, Measurement, Peak, Range, Timeline, Trace
+from memgauge.records import AtPeak, Measurement, Peak, Range, Trace
 from memgauge.targets import TargetOptions
 from memgauge.workload import Workload
 
@@ -72,6 +72,8 @@ def measure(
     job = make_job(workload, options, sets, steps=steps, threads=threads, device=place.kind)
     tell("bare run: resident memory and time")
     bare, bare_ended = run_child(msgspec.structs.replace(job, kind="bare"))
+    if bare.exit_code == 3:
+        raise MissingError(bare_ended)
     tell("observed run: every allocation")
     kind = "profiled" if place.kind == "cpu" else "cuda"
     observed, observed_ended = run_child(msgspec.structs.replace(job, kind=kind))
@@ -175,15 +177,8 @@ def _ending(code: int, result: Result, said: str) -> str:
 
 
 def _raise(result: Result, ended: str) -> None:
-    if result.exit_code == 3:
-        from memgauge.errors import MissingError
-
-        raise MissingError(ended)
     if result.exit_code == 2:
-        from memgauge import errors
-
-        kind = getattr(errors, result.error_kind or "", WorkloadError)
-        raise kind(ended)
+        raise getattr(errors, result.error_kind or "", WorkloadError)(ended)
     raise RunError(ended)
 
 
@@ -191,7 +186,7 @@ def _measurement(
     workload: Workload | str, place: devices.Device, bare: Result, observed: Result, ended: str, steps: int
 ) -> Measurement:
     trace = observed.trace or Trace(events=(), categories=(), layers=())
-    timeline: Timeline = cpu.replay(trace.events)
+    timeline = cpu.replay(trace.events) if place.kind == "cpu" else cuda_caching.replay(trace.events)
     peak, at_peak, phases, layers = account(trace, timeline)
     unknown: dict[str, str] = {}
     instruments = {"peak.allocated_bytes": PROFILER if place.kind == "cpu" else HISTORY}

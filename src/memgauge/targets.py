@@ -19,14 +19,17 @@ from typing import Any, Literal
 
 from memgauge import usercode
 from memgauge.arguments import TargetOptions, arguments_for, parse_sets
-from memgauge.errors import UsageError, missing_extra, nearest
-from memgauge.workload import Workload, WorkloadError
+from memgauge.errors import UsageError, WorkloadError, missing_extra, nearest
+from memgauge.workload import Workload
 
 Kind = Literal["zoo", "torchvision", "timm", "transformers", "file", "module"]
 
 _LIBRARIES: tuple[Kind, ...] = ("torchvision", "timm", "transformers")
 _KINDS: tuple[Kind, ...] = ("zoo", *_LIBRARIES)
-_FORMS = "zoo:NAME, torchvision:NAME, timm:NAME, transformers:TYPE, path/to/file.py:function or package.module:function"
+_FORMS = (
+    "zoo:NAME, torchvision:NAME, timm:NAME, transformers:TYPE, "
+    "path/to/file.py:function or package.module:function"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def parse_target(text: str) -> Target:
     if head in _KINDS:
         if not tail.strip():
             raise UsageError(f"{text!r} names no model; write for example {_example(head)}")
-        return Target(head, tail.strip())  # type: ignore[arg-type]  # mypy does not narrow by `in`
+        return Target(head, tail.strip())
     place, _, function = text.rpartition(":")
     if not colon or not place or text.endswith(".py"):
         raise UsageError(_incomplete(text))
@@ -113,7 +116,8 @@ def _from_library(target: Target, options: TargetOptions, sets: Mapping[str, str
 
         return library_workload(target.kind, target.name, options, sets)
 
-    return _with_torch(build)
+    workload: Workload = _with_torch(build)
+    return workload
 
 
 def _from_user(target: Target, options: TargetOptions, sets: Mapping[str, str]) -> Workload:

@@ -135,7 +135,8 @@ def _translated(error: BaseException, what: str) -> BaseException:
         if root in _EXTRAS:
             return missing_extra(root, _EXTRAS[root])
         return MissingError(
-            f"{what}: it imports {error.name!r}, which is not installed beside memgauge\n{user_traceback(error)}"
+            f"{what}: it imports {error.name!r}, which is not installed beside memgauge\n"
+            f"{user_traceback(error)}"
         )
     return WorkloadError(f"{what}:\n{user_traceback(error)}")
 

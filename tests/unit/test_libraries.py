@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -73,7 +76,7 @@ def test_a_film_has_sixteen_frames() -> None:
 
 
 def test_segmentation_and_flow_run_on_paper() -> None:
-    for name in ("fcn_resnet50", "raft_small"):
+    for name in ("lraspp_mobilenet_v3_large", "raft_small"):
         workload = resolve(f"torchvision:{name}", TargetOptions(batch_size=2, image_size=128))
         objects = workload.build(device="meta")
         workload.step(*objects, workload.batch(device="meta"))
@@ -106,7 +109,7 @@ def test_blocks_of_torchvision_are_checkpointed() -> None:
 
 def test_a_picture_model_takes_no_sequence_length() -> None:
     for target in ("torchvision:resnet18", "timm:resnet18", "transformers:vit"):
-        with pytest.raises(UsageError, match="takes no sequence length .given: 5"):
+        with pytest.raises(UsageError, match=r"takes no sequence length .given: 5"):
             resolve(target, TargetOptions(sequence_length=5))
 
 
@@ -114,6 +117,23 @@ def test_builders_take_arguments_and_refuse_unknown_ones() -> None:
     assert parameters(resolve("torchvision:resnet18", sets={"num_classes": "10"})) == 11_181_642
     with pytest.raises(UsageError, match="no_such"):
         resolve("torchvision:resnet18", sets={"no_such": "1"}).build(device="meta")
+
+
+def test_a_file_may_import_torchvision_whatever_its_operators_do(tmp_path: Path) -> None:
+    (tmp_path / "uses.py").write_text(
+        dedent("""
+        import torchvision
+        from memgauge.workload import Workload
+
+        def main():
+            model = lambda: torchvision.models.resnet18(weights=None)
+            return Workload(build=model, batch=model, step=model, description={"classes": 3})
+        """)
+    )
+    target = f"{tmp_path / 'uses.py'}:main"
+    code = f"from memgauge.targets import resolve; print(resolve({target!r}).description)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "'classes': 3" in done.stdout, done.stderr
 
 
 # -- timm ---------------------------------------------------------------------------------------------
@@ -212,7 +232,7 @@ def test_a_bad_configuration_file_is_refused(tmp_path: Path, content: str, messa
 
 
 def test_configurations_are_set_by_attribute() -> None:
-    with pytest.raises(UsageError, match="has no attribute 'hidden_sise'.*nearest: hidden_size"):
+    with pytest.raises(UsageError, match=r"has no attribute 'hidden_sise'.*nearest: hidden_size"):
         resolve("transformers:bert", sets={"hidden_sise": "3"})
     with pytest.raises(UsageError, match="num_hidden_layers='x': expected int"):
         resolve("transformers:bert", sets={"num_hidden_layers": "x"})

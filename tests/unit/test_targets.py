@@ -18,7 +18,7 @@ from memgauge.usercode import user_traceback
 PLAIN = """
     import memgauge.workload
 
-    def training(batch_size: int = 4, width: int = 3, scale: float = 1.0, deep: bool = False, name: str = "a"):
+    def training(batch_size: int = 4, width: int = 3, scale: float = 1.0, deep: bool = False, name: str = ""):
         facts = dict(batch_size=batch_size, width=width, scale=scale, deep=deep, name=name)
         same = lambda *_: None
         return memgauge.workload.Workload(build=same, batch=same, step=same, description=facts)
@@ -107,7 +107,7 @@ def test_a_size_below_one_is_refused_by_name_and_value(name: str, value: int) ->
 
 
 def test_unknown_precision_and_mode_name_the_choices() -> None:
-    with pytest.raises(UsageError, match="bfloat16.*amp-float16"):
+    with pytest.raises(UsageError, match=r"bfloat16.*amp-float16"):
         TargetOptions(precision="bf16")
     with pytest.raises(UsageError, match="train or infer"):
         TargetOptions(mode="eval")
@@ -193,12 +193,12 @@ def test_a_set_argument_comes_before_an_option(file: Path) -> None:
 
 
 def test_an_option_that_the_function_does_not_take_is_refused(file: Path) -> None:
-    with pytest.raises(UsageError, match="takes no image_size .given: 64.; it takes batch_size, width"):
+    with pytest.raises(UsageError, match=r"takes no image_size .given: 64.; it takes batch_size, width"):
         resolve(f"{file}:training", TargetOptions(image_size=64))
 
 
 def test_an_unknown_argument_offers_the_nearest(file: Path) -> None:
-    with pytest.raises(UsageError, match="takes no widht .nearest: width"):
+    with pytest.raises(UsageError, match=r"takes no widht .nearest: width"):
         resolve(f"{file}:training", sets={"widht": "3"})
 
 
@@ -218,7 +218,7 @@ def test_a_missing_file_offers_its_neighbours(file: Path) -> None:
 
 
 def test_a_missing_function_lists_those_there_are(file: Path) -> None:
-    with pytest.raises(UsageError, match="nearest: training.*training, other, broken"):
+    with pytest.raises(UsageError, match=r"nearest: training.*training, other, broken"):
         resolve(f"{file}:trainning")
 
 

@@ -53,7 +53,7 @@ def test_the_zoo_is_sorted_and_every_network_is_described() -> None:
 
 
 def test_an_unknown_name_lists_the_zoo() -> None:
-    with pytest.raises(UsageError, match="nearest: resnet50.*torres-cnn"):
+    with pytest.raises(UsageError, match=r"nearest: resnet50.*torres-cnn"):
         zoo.find("resnet-50")
 
 
@@ -113,6 +113,15 @@ def test_other_precisions_train(name: str, precision: str) -> None:
     assert {p.dtype for m in modules_of(workload, "cpu") for p in m.parameters()} == {dtype}
 
 
+def test_a_gradient_scaler_takes_part_where_build_returns_one() -> None:
+    workload = resolve("zoo:mlp", TargetOptions(precision="amp-float16"), SMALL["mlp"])
+    model, optimizer = workload.build()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    before = model.output.weight.clone()
+    workload.step(model, optimizer, scaler, workload.batch())
+    assert not torch.equal(before, model.output.weight)
+
+
 @pytest.mark.parametrize("name", ["mlp", "torres-cnn", "gpt2"])
 def test_checkpointing_gives_the_same_gradients(name: str) -> None:
     gradients = []
@@ -167,7 +176,7 @@ def test_digits_are_real_pictures_in_three_equal_channels() -> None:
     pictures, classes = workload.batch()
     assert pictures.shape == (5, 3, 32, 32)
     assert torch.equal(pictures[:, 0], pictures[:, 2])
-    assert 0 <= pictures.min() and pictures.max() == 1
+    assert pictures.min() >= 0 and pictures.max() == 1
     assert classes.dtype == torch.int64
     run_step(workload)
 

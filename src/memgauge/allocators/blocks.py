@@ -53,54 +53,62 @@ class Driver:
 
 
 class Block:
-    """A contiguous piece of one segment."""
+    """A contiguous piece of one segment. Made by `segment` and by `split`, never directly."""
 
     __slots__ = (
         "address",
-        "cached_since",  # Pool.searches when it became free
+        "cached_since",
         "following",
-        "free_key",  # its place in the order of its pool; 0 while it is not free
+        "free_key",
         "is_mapped",
         "pool",
         "previous",
-        "requested_bytes",  # what the operator asked for; meaningful while handed out
+        "requested_bytes",
         "size_bytes",
     )
 
-    requested_bytes: int
-    cached_since: int
+    address: int
+    size_bytes: int
+    pool: Pool
+    previous: Block | None
+    following: Block | None
+    is_mapped: bool
+    free_key: int  # its place in the order of its pool; 0 while it is not free
+    cached_since: int  # Pool.searches when it became free
+    requested_bytes: int  # what the operator asked for; meaningful while handed out
 
-    def __init__(
-        self,
-        address: int,
-        size_bytes: int,
-        pool: Pool,
-        previous: Block | None = None,
-        following: Block | None = None,
-    ) -> None:
-        """Make a block between two others of its segment, neither free nor handed out yet."""
-        self.address = address
-        self.size_bytes = size_bytes
-        self.pool = pool
-        self.previous = previous
-        self.following = following
-        self.free_key = 0
-        self.is_mapped = True
-
-    @property
-    def is_whole_segment(self) -> bool:
-        """Return whether nothing was split off, or everything was merged again."""
-        return self.previous is None and self.following is None
+    @classmethod
+    def segment(cls, address: int, size_bytes: int, pool: Pool, *, is_mapped: bool = True) -> Block:
+        """Make the one block of a new segment, not free yet."""
+        block = cls()
+        block.address = address
+        block.size_bytes = size_bytes
+        block.pool = pool
+        block.previous = block.following = None
+        block.is_mapped = is_mapped
+        block.free_key = 0
+        return block
 
     def split(self, size_bytes: int) -> Block:
         """Keep the first `size_bytes` and return the rest as a block of its own, behind this one."""
-        following = self.following
-        rest = Block(self.address + size_bytes, self.size_bytes - size_bytes, self.pool, self, following)
+        rest = Block()
+        rest.address = self.address + size_bytes
+        rest.size_bytes = self.size_bytes - size_bytes
+        rest.pool = self.pool
+        rest.previous = self
+        rest.following = following = self.following
+        rest.is_mapped = self.is_mapped
+        rest.free_key = 0
         if following is not None:
             following.previous = rest
         self.following = rest
         self.size_bytes = size_bytes
         return rest
+
+    @property
+    def is_whole_segment(self) -> bool:
+        """Return whether nothing was split off, or everything was merged again."""
+        return self.previous is None and self.following is None
 
     def absorb(self, following: Block) -> None:
         """Grow over the next block of the segment, which ends to exist."""
@@ -126,9 +134,8 @@ class Pool:
             splits_above_bytes: A block is split only if more than this is left over.
             splits_below_bytes: A block is split only for requests below this.
         """
-        self._keys: list[
-            int
-        ] = []  # size << 64 | address of each block: one integer compares faster than a pair
+        # Order of `blocks`: size << 64 | address. One integer compares faster than a pair.
+        self._keys: list[int] = []
         self.blocks: list[Block] = []
         self.searches = 0
         self.splits_above_bytes = splits_above_bytes
@@ -141,13 +148,14 @@ class Pool:
     def take_fit(self, size_bytes: int, below_bytes: int) -> Block | None:
         """Remove and return the smallest free block that is large enough, if it is below `below_bytes`."""
         self.searches += 1
-        blocks, index = self.blocks, bisect_left(self._keys, size_bytes << _ADDRESS_BITS)
-        if index == len(blocks):
+        keys, blocks = self._keys, self.blocks
+        index = bisect_left(keys, size_bytes << _ADDRESS_BITS)
+        if index == len(keys):
             return None
         block = blocks[index]
         if block.size_bytes >= below_bytes:
             return None
-        del self._keys[index], blocks[index]
+        del keys[index], blocks[index]
         block.free_key = 0
         return block
 
@@ -159,13 +167,6 @@ class Pool:
         self._keys.insert(index, key)
         self.blocks.insert(index, block)
 
-    def take(self, index: int) -> Block:
-        """Remove and return the free block at one place in `blocks`."""
-        del self._keys[index]
-        block = self.blocks.pop(index)
-        block.free_key = 0
-        return block
-
     def remove(self, block: Block) -> None:
         """Remove a free block."""
         index = bisect_left(self._keys, block.free_key)
@@ -174,13 +175,20 @@ class Pool:
 
     def put_merged(self, block: Block) -> Block:
         """Add a block that became free, merged with the free blocks on either side; return the whole."""
+        keys, blocks = self._keys, self.blocks
         following, previous = block.following, block.previous
         if following is not None and following.free_key:
-            self.remove(following)
+            index = bisect_left(keys, following.free_key)
+            del keys[index], blocks[index]
             block.absorb(following)
         if previous is not None and previous.free_key:
-            self.remove(previous)
+            index = bisect_left(keys, previous.free_key)
+            del keys[index], blocks[index]
             previous.absorb(block)
             block = previous
-        self.put(block)
+        block.free_key = key = block.size_bytes << _ADDRESS_BITS | block.address
+        block.cached_since = self.searches
+        index = bisect_left(keys, key)
+        keys.insert(index, key)
+        blocks.insert(index, block)
         return block

@@ -15,7 +15,7 @@ that it was read in. What is not modelled: docs/allocators/cuda.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from memgauge.allocators.blocks import UNLIMITED_BYTES, Block, Driver, Pool, round_up
 from memgauge.allocators.cuda_expandable import ExpandableSegments, take_expandable_fit
@@ -90,6 +90,7 @@ class CudaCachingAllocator:
         """Start with nothing reserved. For the arguments see `replay`."""
         total_bytes = capacity_bytes if total_bytes is None else total_bytes
         self.allocated_bytes = 0
+        self.reserved_bytes = 0
         self._driver = Driver(total_bytes if capacity_bytes is None else capacity_bytes)
         self._power2_divisions = settings.roundup_power2_divisions
         self._large_segment_bytes = settings.large_segment_bytes
@@ -107,7 +108,7 @@ class CudaCachingAllocator:
         # only a rest above 1 MiB, and only for requests below max_split_size_mb.
         self._small = Pool(splits_above_bytes=0)
         self._large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
-        self._take_fit = Pool.take_fit
+        self._take_fit: Callable[[Pool, int, int], Block | None] = Pool.take_fit
         self._expandable: dict[Pool, ExpandableSegments] = {}
         if settings.expandable_segments:
             self._large = Pool(splits_above_bytes=0)
@@ -116,11 +117,6 @@ class CudaCachingAllocator:
             pages = {self._small: SMALL_SEGMENT_BYTES, self._large: self._large_segment_bytes}
             for pool, page_bytes in pages.items():
                 self._expandable[pool] = ExpandableSegments(pool, self._driver, page_bytes, span_bytes)
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Return the bytes of all segments held from the driver."""
-        return self._driver.reserved_bytes
 
     def free_blocks(self) -> Iterator[Block]:
         """Yield the cached blocks: together with those handed out they make up what is reserved."""
@@ -161,6 +157,7 @@ class CudaCachingAllocator:
         if block is None:
             self.release_cached()
             block = self._reserve(pool, size_bytes)
+        self.reserved_bytes = self._driver.reserved_bytes
         return block
 
     def _reserve(self, pool: Pool, size_bytes: int) -> Block | None:
@@ -177,7 +174,7 @@ class CudaCachingAllocator:
             return self._expandable[pool].grow(size_bytes)
         if not self._driver.take(segment_bytes):
             return None
-        return Block(self._driver.address(segment_bytes), segment_bytes, pool)
+        return Block.segment(self._driver.address(segment_bytes), segment_bytes, pool)
 
     def _release_oversize(self, pool: Pool, size_bytes: int) -> bool:
         """Give back one cached block that is large enough, or several (`release_available_cached_blocks`).
@@ -202,6 +199,7 @@ class CudaCachingAllocator:
         for block in () if self._expandable else self.free_blocks():
             if block.is_whole_segment:
                 self._release(block)
+        self.reserved_bytes = self._driver.reserved_bytes
 
     def _collect_garbage(self) -> None:
         """Above the threshold, give back segments long unused (`garbage_collect_cached_blocks`).

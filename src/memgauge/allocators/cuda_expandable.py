@@ -24,7 +24,9 @@ def take_expandable_fit(pool: Pool, size_bytes: int, below_bytes: int) -> Block 
         index += 1
     if index == len(blocks) or blocks[index].size_bytes >= below_bytes:
         return None
-    return pool.take(index)
+    block = blocks[index]
+    pool.remove(block)
+    return block
 
 
 def _reach_bytes(block: Block) -> int:
@@ -90,8 +92,7 @@ class ExpandableSegments:
             if room_bytes >= size_bytes:
                 return first
         address = self._driver.address(self._span_bytes, self._page_bytes)
-        segment = Block(address, self._span_bytes, self._pool)
-        segment.is_mapped = False
+        segment = Block.segment(address, self._span_bytes, self._pool, is_mapped=False)
         self._unmapped.append(segment)
         return segment
 
@@ -102,9 +103,7 @@ class ExpandableSegments:
             return None
         self._unmapped.remove(unmapped)
         if mapped_bytes < unmapped.size_bytes:
-            rest = unmapped.split(mapped_bytes)
-            rest.is_mapped = False
-            self._unmapped.append(rest)
+            self._unmapped.append(unmapped.split(mapped_bytes))
         unmapped.is_mapped = True
         return self._pool.put_merged(unmapped)
 

@@ -170,7 +170,7 @@ def resident_peak() -> Check:
 
 def memory_limit() -> Check:
     """Read the limit that a container or batch system has put on this process (cgroups)."""
-    limits = list(_cgroup_limits())
+    limits = list(cgroup_limits())
     name = "memory limit"
     if not limits:
         return Check(name=name, state="ok", detail="no cgroup limit")
@@ -179,7 +179,7 @@ def memory_limit() -> Check:
     return Check(name=name, state="limited", detail=f"{format_bytes(limit)} ({where})", remedy=remedy)
 
 
-def _cgroup_limits(root: Path = Path("/")) -> list[tuple[int, str]]:
+def cgroup_limits(root: Path = Path("/")) -> list[tuple[int, str]]:
     """Return the limits on this process's control groups and all above them, with the file of each."""
     found = []
     try:

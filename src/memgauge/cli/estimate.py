@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from memgauge.arguments import TargetOptions, parse_sets
+from memgauge.arguments import parse_sets
 from memgauge.cli import options
 from memgauge.cli.output import save_json, show, show_json
 from memgauge.cli.running import running
@@ -14,6 +16,7 @@ from memgauge.errors import UsageError
 
 if TYPE_CHECKING:
     from memgauge.allocators.settings import CudaSettings
+    from memgauge.records import Estimate
 
 EPILOG = (
     "Example: memgauge estimate torchvision:resnet50 --device nvidia-rtx-3090 --batch-size 64\n\n"
@@ -34,53 +37,36 @@ def command(
     sets: options.Sets = None,
     steps: options.Steps = 3,
     threads: options.Threads = None,
-    alloc_conf: Annotated[
-        str | None,
-        typer.Option(
-            "--alloc-conf",
-            metavar="TEXT",
-            show_default=False,
-            help="Settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF spells them.",
-            rich_help_panel="How it is run",
-        ),
-    ] = None,
+    alloc_conf: options.AllocConf = None,
     layers: options.Layers = "10",
     as_json: options.AsJson = False,
     out: options.Out = None,
 ) -> None:
     """Predict the memory of a training or inference run, without running it."""
-    options.check_counts(
-        steps=steps,
-        threads=threads,
-        batch_size=batch_size,
-        image_size=image_size,
-        sequence_length=sequence_length,
+    options.check_counts(steps=steps, threads=threads)
+    count, out, arguments = options.layer_count(layers), options.writable(out), parse_sets(sets or [])
+    asked = options.what_is_run(
+        target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
     )
-    count, out = options.layer_count(layers), options.writable(out)
-    asked = TargetOptions(batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing)
-    arguments = parse_sets(sets or [])
     allocator = _allocator(alloc_conf, device)
     with running(f"predicting {target} on {device}"):
         from memgauge.estimate import estimate
 
-        result = estimate(
-            target,
-            device=device,
-            steps=steps,
-            threads=threads,
-            options=asked,
-            sets=arguments,
-            allocator=allocator,
-        )
+        run = partial(estimate, device=device, steps=steps, threads=threads, options=asked, sets=arguments)
+        result = run(target, allocator=allocator)
+    _show(result, count, out, as_json=as_json)
+    if result.fits is not None and result.fits.verdict == "no":
+        raise typer.Exit(1)
+
+
+def _show(result: Estimate, count: int | None, out: Path | None, *, as_json: bool) -> None:
     save_json(result, out)
     if as_json:
         show_json(result)
-    else:
-        from memgauge.report.text import estimate_view
+        return
+    from memgauge.report.text import estimate_view
 
-        show(estimate_view(result, layers=count))
-    if result.fits is not None and result.fits.verdict == "no":
-        raise typer.Exit(1)
+    show(estimate_view(result, layers=count))
 
 
 def _allocator(text: str | None, device: str) -> CudaSettings | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from functools import partial
+from typing import TYPE_CHECKING
 
 from memgauge.arguments import TargetOptions, parse_sets
 from memgauge.cli import options
@@ -35,10 +34,7 @@ def command(
     sets: options.Sets = None,
     steps: options.Steps = 3,
     threads: options.Threads = None,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also predict, and set both side by side.", rich_help_panel="Output"),
-    ] = False,
+    compare: options.Compare = False,
     layers: options.Layers = "10",
     as_json: options.AsJson = False,
     out: options.Out = None,
@@ -47,40 +43,37 @@ def command(
 
     With --compare, --json prints the comparison; --out saves the measurement either way.
     """
-    options.check_counts(
-        steps=steps,
-        threads=threads,
-        batch_size=batch_size,
-        image_size=image_size,
-        sequence_length=sequence_length,
+    options.check_counts(steps=steps, threads=threads)
+    count, out, arguments = options.layer_count(layers), options.writable(out), parse_sets(sets or [])
+    asked = options.what_is_run(
+        target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
     )
-    count, out = options.layer_count(layers), options.writable(out)
-    asked = TargetOptions(batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing)
-    arguments = parse_sets(sets or [])
     with running(f"measuring {target} on {device}") as tell:
         from memgauge.measure import measure
 
-        result = measure(
-            target,
-            device=device,
-            steps=steps,
-            threads=threads,
-            options=asked,
-            sets=arguments,
-            progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"),
-        )
+        run = partial(measure, device=device, steps=steps, threads=threads, options=asked, sets=arguments)
+        result = run(target, progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"))
     save_json(result, out)
-    if not as_json:
-        from memgauge.report.text import measurement_view
-
-        show(measurement_view(result, layers=count))
-    elif not compare:
-        show_json(result)
+    if not (compare and as_json):
+        _show(result, count, as_json=as_json)
     if compare:
         _show_comparison(_predicted(target, result, asked, arguments), count, as_json=as_json)
     if result.ended != "completed":
-        last = result.ended.strip().splitlines()[-1:] or ["it ended early"]
-        raise RunError(f"the run did not complete: {last[0]}")
+        raise _died(result)
+
+
+def _show(result: Measurement, count: int | None, *, as_json: bool) -> None:
+    if as_json:
+        show_json(result)
+        return
+    from memgauge.report.text import measurement_view
+
+    show(measurement_view(result, layers=count))
+
+
+def _died(result: Measurement) -> RunError:
+    last = result.ended.strip().splitlines()[-1:] or ["it ended early"]
+    return RunError(f"the run did not complete: {last[0]}")
 
 
 def _predicted(

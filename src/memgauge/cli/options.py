@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
+from memgauge.targets import parse_target
 
 _WHAT, _HOW, _OUTPUT = "What is run", "How it is run", "Output"
 
@@ -72,6 +74,20 @@ Sets = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+AllocConf = Annotated[
+    str | None,
+    typer.Option(
+        "--alloc-conf",
+        metavar="TEXT",
+        show_default=False,
+        help="Settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF spells them.",
+        rich_help_panel=_HOW,
+    ),
+]
+Compare = Annotated[
+    bool,
+    typer.Option("--compare", help="Also predict, and set both side by side.", rich_help_panel=_OUTPUT),
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="One JSON document, bytes as integers.", rich_help_panel=_OUTPUT),
@@ -86,6 +102,34 @@ Out = Annotated[
         "--out", metavar="FILE", show_default=False, help="Also save the JSON here.", rich_help_panel=_OUTPUT
     ),
 ]
+
+
+def what_is_run(
+    target: str,
+    batch_size: int | None,
+    image_size: int | None,
+    sequence_length: int | None,
+    optimizer: str | None,
+    precision: str,
+    mode: str,
+    checkpointing: bool,
+) -> TargetOptions:
+    """Return what the options say of the target; nothing heavy is imported for it.
+
+    Raises:
+        UsageError: The target has no known form, a size is below 1, a choice is unknown.
+    """
+    check_counts(batch_size=batch_size, image_size=image_size, sequence_length=sequence_length)
+    parse_target(target)
+    return TargetOptions(
+        batch_size=batch_size,
+        image_size=image_size,
+        sequence_length=sequence_length,
+        optimizer=optimizer,
+        precision=precision,
+        mode=mode,
+        checkpointing=checkpointing,
+    )
 
 
 def check_counts(**counts: int | None) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from rich import measure
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -85,6 +86,9 @@ class Bar:
         full, half = divmod(self._halves, 2)
         text = "#" * (full + half) if options.ascii_only else "█" * full + "▌" * half
         yield Segment(text[: options.max_width], console.get_style("cyan"))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> measure.Measurement:
+        return measure.Measurement(1, max(1, self._halves // 2 + 1))
 
 
 def kinds_table(account: Account) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Generator(nn.Sequential):
     def __init__(self, width: int = 64) -> None:
         channels = [NOISE, 8 * width, 4 * width, 2 * width, width]
         layers: list[nn.Module] = []
-        for i, (inputs, outputs) in enumerate(zip(channels, channels[1:], strict=False)):
+        for i, (inputs, outputs) in enumerate(itertools.pairwise(channels)):
             stride, padding = (1, 0) if i == 0 else (2, 1)
             layers.append(nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False))
             layers += [nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
@@ -78,13 +79,13 @@ def adversarial_step(
     """Train the discriminator on real and made pictures, then the generator to deceive it."""
     discriminator.zero_grad()
     seen = discriminator(real).flatten()
-    binary_cross_entropy(seen, torch.ones_like(seen)).backward()
+    binary_cross_entropy(seen, torch.ones_like(seen)).backward()  # type: ignore[no-untyped-call]
     made = generator(torch.randn(len(real), NOISE, 1, 1, device=real.device))
     seen = discriminator(made.detach()).flatten()
-    binary_cross_entropy(seen, torch.zeros_like(seen)).backward()
+    binary_cross_entropy(seen, torch.zeros_like(seen)).backward()  # type: ignore[no-untyped-call]
     discriminator_optimizer.step()
 
     generator.zero_grad()
     seen = discriminator(made).flatten()
-    binary_cross_entropy(seen, torch.ones_like(seen)).backward()
+    binary_cross_entropy(seen, torch.ones_like(seen)).backward()  # type: ignore[no-untyped-call]
     generator_optimizer.step()

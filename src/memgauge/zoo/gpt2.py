@@ -25,15 +25,16 @@ class Attention(nn.Module):
         self.projection = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, l, w = x.shape
+        b, length, w = x.shape
         # Each (B, heads, L, W / heads)
         q, k, v = (
-            part.view(b, l, self.heads, w // self.heads).transpose(1, 2)
+            part.view(b, length, self.heads, w // self.heads).transpose(1, 2)
             for part in self.query_key_value(x).split(w, dim=2)
         )
         dropout = self.dropout if self.training else 0.0
         mixed = scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.projection(mixed.transpose(1, 2).reshape(b, l, w))
+        output: torch.Tensor = self.projection(mixed.transpose(1, 2).reshape(b, length, w))
+        return output
 
 
 class Block(nn.Module):
@@ -51,11 +52,12 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
-        return x + self.dropout(self.narrow(self.activation(self.widen(self.norm2(x)))))
+        output: torch.Tensor = x + self.dropout(self.narrow(self.activation(self.widen(self.norm2(x)))))
+        return output
 
 
 class GPT2(nn.Module):
-    """tokens: (batch B, sequence L) -> logits: (B, L, vocabulary V); the output shares the embedding's weights."""
+    """tokens: (batch B, sequence L) -> logits: (B, L, vocabulary V), by the weights of the embedding."""
 
     def __init__(self, layers: int, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -72,7 +74,8 @@ class GPT2(nn.Module):
         x = self.dropout(self.tokens(tokens) + self.positions(place))
         for block in self.blocks:
             x = block(x)
-        return self.output(self.norm(x))
+        logits: torch.Tensor = self.output(self.norm(x))
+        return logits
 
 
 def gpt2(

@@ -26,7 +26,10 @@ class Shape:
 
 
 def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Turn pairs of features by an angle that grows with the position. x: (B, heads, L, D); angles: (L, D/2)."""
+    """Turn pairs of features by angles that grow with the position.
+
+    x: (batch B, heads, sequence L, size D); cosine, sine: (L, D / 2)
+    """
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
@@ -50,7 +53,8 @@ class Attention(nn.Module):
         )
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        output: torch.Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return output
 
 
 class FeedForward(nn.Module):
@@ -63,7 +67,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.feed_forward, shape.width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(silu(self.gate(x)) * self.up(x))
+        output: torch.Tensor = self.down(silu(self.gate(x)) * self.up(x))
+        return output
 
 
 class Block(nn.Module):
@@ -78,7 +83,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x), cosine, sine)
-        return x + self.feed_forward(self.norm2(x))
+        output: torch.Tensor = x + self.feed_forward(self.norm2(x))
+        return output
 
 
 class Llama(nn.Module):
@@ -100,4 +106,5 @@ class Llama(nn.Module):
         x = self.tokens(tokens)
         for block in self.blocks:
             x = block(x, self.cosine, self.sine)
-        return self.output(self.norm(x))
+        output: torch.Tensor = self.output(self.norm(x))
+        return output

@@ -22,7 +22,8 @@ class LstmLanguageModel(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         states, _ = self.lstm(self.dropout(self.tokens(tokens)))
-        return self.output(self.dropout(states))
+        logits: torch.Tensor = self.output(self.dropout(states))
+        return logits
 
 
 def lstm(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,12 +22,13 @@ class MultilayerPerceptron(nn.Module):
 
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
-        *hidden, last = zip(widths, widths[1:], strict=False)
+        *hidden, last = itertools.pairwise(widths)
         self.hidden = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in hidden))
         self.output = nn.Linear(*last)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.hidden(x))
+        output: torch.Tensor = self.output(self.hidden(x))
+        return output
 
 
 def mlp(

@@ -36,7 +36,8 @@ class TorresNetwork(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.flatten(self.features(x), 1)
-        return self.output(torch.relu(self.dense(x)))
+        output: torch.Tensor = self.output(torch.relu(self.dense(x)))
+        return output
 
 
 def torres_cnn(

@@ -28,7 +28,7 @@ def checkpoint_blocks(model: nn.Module, name: str) -> int:
         blocks = [c for c in model.children() if _is_composite(c) and type(c) is not nn.Sequential]
     if len(blocks) < 2:
         raise UnsupportedError(
-            f"{name}: there are no blocks to checkpoint, only single layers in a row; leave out --checkpointing"
+            f"{name}: there are no blocks to checkpoint, only layers in a row; leave out --checkpointing"
         )
     for block in blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
@@ -37,14 +37,18 @@ def checkpoint_blocks(model: nn.Module, name: str) -> int:
 
 def _blocks_in_sequences(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        if type(child) in (nn.Sequential, nn.ModuleList) and any(_is_composite(c) for c in child):
-            for item in child:
-                if type(item) in (nn.Sequential, nn.ModuleList) and any(_is_composite(c) for c in item):
+        if _holds_blocks(child):
+            for item in child.children():
+                if _holds_blocks(item):
                     yield from _blocks_in_sequences(nn.ModuleList([item]))
                 elif _is_composite(item):
                     yield item
         elif type(child) is not nn.Sequential:
             yield from _blocks_in_sequences(child)
+
+
+def _holds_blocks(module: nn.Module) -> bool:
+    return type(module) in (nn.Sequential, nn.ModuleList) and any(map(_is_composite, module.children()))
 
 
 def _is_composite(module: nn.Module) -> bool:

@@ -47,6 +47,51 @@ def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> An
     return (specs[0], *empty)
 
 
+def _in_format(shape: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Return the strides of a new tensor in a memory format."""
+    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
+
+
+def _turned(shape: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor turned to a memory format: unchanged where it fits both."""
+    plain = torch.empty(shape, device="meta")
+    return plain.contiguous(memory_format=memory_format).stride()
+
+
+def _convolution_format(args: tuple[Any, ...], grad: int) -> torch.memory_format:
+    """Return the layout that the CPU's convolution gives its results.
+
+    Source: torch aten/src/ATen/native/ConvUtils.h, mkldnn_conv_use_channels_last and
+    thnn_conv_use_channels_last: either operand with channels last is enough for oneDNN.
+    """
+    x, weight = args[grad], args[grad + 1]
+    bias = () if not grad else (args[3],)
+    rest = args[grad + 3 : grad + 9]
+    backend = torch._C._select_conv_backend(x, weight, None if grad else args[2], *rest, *bias)
+    found = torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    return found  # type: ignore[no-any-return]
+
+
+def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """Layout of the result; `meta` looks at the input's alone, or at none."""
+    if args[0].dim() not in (4, 5) or args[0].numel() == 0:
+        return specs
+    return specs._replace(stride=_in_format(specs.shape, _convolution_format(args, 0)))
+
+
+def _convolution_backward(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """Layout of the gradients of input and weight."""
+    if args[1].dim() not in (4, 5) or args[1].numel() == 0:
+        return specs
+    memory_format = _convolution_format(args, 1)
+    source, weight, bias = specs
+    if isinstance(source, Spec):
+        source = source._replace(stride=_in_format(source.shape, memory_format))
+    if isinstance(weight, Spec):
+        weight = weight._replace(stride=_turned(weight.shape, memory_format))
+    return (source, weight, bias)
+
+
 def _kept_whole(reduction: int) -> Fix:
     """The sum is put into the memory of every element's loss, which stays as large as it was.
 
@@ -56,18 +101,33 @@ def _kept_whole(reduction: int) -> Fix:
 
     def fix(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
         chosen = args[reduction] if len(args) > reduction else kwargs.get("reduction", _MEAN)
-        if chosen == 0 or "storage" not in Spec._fields:
+        if chosen == 0:
             return specs
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-        return specs._replace(storage=prod(shape) * specs.dtype.itemsize)
+        return specs._replace(storage_bytes=prod(shape) * specs.dtype.itemsize)
 
     return fix
 
 
+def _embedding_bag(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """The map of offsets to bags is made one element longer than it is in the end.
+
+    Source: torch aten/src/ATen/native/EmbeddingBag.cpp, make_offset2bag_out.
+    """
+    output, offset2bag, *rest = specs
+    if offset2bag.shape != (args[1].shape[0],):
+        return specs
+    whole = (args[1].shape[0] + 1) * offset2bag.dtype.itemsize
+    return (output, offset2bag._replace(storage_bytes=whole), *rest)
+
+
 def _collect() -> dict[Any, Fix]:
     named: dict[str, Fix] = {
+        "convolution.default": _convolution,
+        "convolution_backward.default": _convolution_backward,
         "mkldnn_rnn_layer.default": _rnn_layer,
         "native_batch_norm.default": _batch_norm,
+        "_embedding_bag.default": _embedding_bag,
         "mse_loss.default": _kept_whole(2),
         "smooth_l1_loss.default": _kept_whole(2),
         "binary_cross_entropy.default": _kept_whole(3),

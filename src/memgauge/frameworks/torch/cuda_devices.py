@@ -73,13 +73,24 @@ def patch_factories(patches: Patches, placement: Placement) -> None:
     patches.set(torch_device.DeviceContext, "__torch_function__", torch_function)
 
 
+def _default_device() -> torch.device | None:
+    """Return the device of the innermost `with torch.device(...)`, None outside."""
+    for level in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(level)
+        if isinstance(mode, torch_device.DeviceContext):
+            return mode.device  # type: ignore[no-any-return]
+    return None
+
+
 def _factory(real: Callable[..., Any], placement: Placement, *, default: bool, moves: bool = False) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
+        if not placement.active:
+            return real(*args, **kwargs)
         device = kwargs.get("device")
         if device is None and default:
-            if moves and args and isinstance(args[0], torch.Tensor) and torch_device.CURRENT_DEVICE is None:
+            if moves and args and isinstance(args[0], torch.Tensor) and _default_device() is None:
                 return real(*args, **kwargs)
-            device = torch_device.CURRENT_DEVICE or CPU
+            device = _default_device() or CPU
         there = place_of(device)
         if there is None:
             return real(*args, **kwargs)
@@ -214,10 +225,9 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,
-        **dict.fromkeys(("Stream", "Event", "ExternalStream", "device", "device_of", "_DeviceGuard"), _Nothing),
+        **dict.fromkeys(("Stream", "Event", "ExternalStream", "StreamContext", "device", "device_of", "_DeviceGuard"), _Nothing),
         **dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: _Nothing()),
         "stream": lambda stream: contextlib.nullcontext(stream),
-        "StreamContext": lambda stream: contextlib.nullcontext(stream),
         **dict.fromkeys(("init", "synchronize", "set_device", "set_stream", "ipc_collect", "set_sync_debug_mode"), _nothing),
         "nvtx": _Nothing(),
         **_MEMORY,
@@ -256,16 +266,17 @@ def _refusals() -> dict[str, Any]:
             "this function was imported by name before tracing began, so device='cuda' reached CUDA itself; "
             "call it through its module (torch.zeros(...)), or make the tensor first and move it with .to(device)"
         ),
-        **dict.fromkeys(("CUDAGraph", "graph", "make_graphed_callables"), refuse(graphs)),
+        **{name: type(name, (), {"__new__": refuse(graphs)}) for name in ("CUDAGraph", "graph")},
+        "make_graphed_callables": refuse(graphs),
     }
 
 
-def _legacy(real: Any, placement: Placement) -> Callable[..., Any]:
-    def make(*args: Any) -> Any:
+def _legacy(real: Any, placement: Placement) -> type:
+    def make(cls: type, *args: Any) -> Any:
         with placement.at(True):
             return real(*args)
 
-    return make
+    return type(real.__name__, (), {"__new__": make})
 
 
 def _generator() -> Any:

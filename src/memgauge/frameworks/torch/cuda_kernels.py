@@ -113,12 +113,24 @@ def _cudnn_rnn_backward(
     return *gradients, views_of(flat, weight)
 
 
+def _pack(mode: CudaPhantomMode, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """The rows are on the device, the batch sizes stay on the host (native/PackedSequence.cpp)."""
+    if not mode.is_known(lengths):
+        return NotImplemented
+    with mode.placement.at(False):
+        thin = torch.zeros(*data.shape[:2], 1)
+        packed, batch_sizes = aten._pack_padded_sequence.default(thin, lengths, batch_first)
+        mode.adopt(batch_sizes)
+    return mode.make(contiguous((packed.shape[0], *data.shape[2:]), data.dtype)), batch_sizes
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten._pack_padded_sequence.default: _pack,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
 }

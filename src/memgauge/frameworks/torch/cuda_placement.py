@@ -27,6 +27,7 @@ class Placement:
         self._unknown = unknown  # addresses of storages without real values; they leave with the storage
         self._places: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
         self._asked: bool | None = None  # what a call names explicitly
+        self.active = False  # while the trace runs; a name that a program kept does nothing afterwards
         self.now = True  # where results of the running operator go
 
     @contextmanager

@@ -20,6 +20,7 @@ from memgauge.frameworks.torch.cuda_placement import Placement
 aten = torch.ops.aten
 RELU, TANH, LSTM, GRU = 0, 1, 2, 3  # cudnnRNNMode_t
 _MODES = {"aten::rnn_relu": RELU, "aten::rnn_tanh": TANH, "aten::lstm": LSTM, "aten::gru": GRU}
+RNN_MODES = {"RNN_RELU": RELU, "RNN_TANH": TANH, "LSTM": LSTM, "GRU": GRU}
 _GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
 # Numbers kept for backward per step, layer, direction and hidden unit: gates, cell state, output.
 _KEPT = {RELU: 1, TANH: 1, LSTM: 6, GRU: 5}

@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils import checkpoint
@@ -28,7 +29,8 @@ from memgauge.frameworks.torch import cuda_autocast, cuda_operators
 from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda, patch_factories
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
-from memgauge.frameworks.torch.cuda_rnn import flatten
+from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_rnn import RNN_MODES, flatten
 from memgauge.frameworks.torch.cuda_tensor import patch_tensor
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.shapes import shapes_of
@@ -43,6 +45,8 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         card: What a program is told of its GPU; its compute capability also decides
             which attention kernel runs.
     """
+    import torch._dynamo  # optimizers import it at their first step; not while torch is patched  # noqa: F401
+
     placement = mode.placement
     autocast = cuda_autocast.Autocast(placement)
     library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
@@ -56,14 +60,39 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patch_tensor(patches, placement)
         patch_factories(patches, placement)
         patch_cuda(patches, card, placement, mode.values)
+        patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__)
         patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         patches.set(torch, "_cudnn_rnn_flatten_weight", flatten(placement))
         patches.set(checkpoint.DefaultDeviceType, "_default_device_type", "cuda")
         patches.set(capability, "now", card.capability)
-        patches.callback(torch.set_default_device, _default_device())
+        patches.set(placement, "active", True)
+        patches.callback(_keep_default_device, _default_device())
+        _lend(patches, placement)
         yield
 
 
 def _default_device() -> torch.device | None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return getattr(context, "device", None)
+
+
+def _keep_default_device(before: torch.device | None) -> None:
+    if _default_device() != before:
+        torch.set_default_device(before)
+
+
+def _lend(patches: Patches, placement: Placement) -> None:
+    """Modules that were there before the run are moved as in a real one, and get their tensors back after it."""
+    real = torch.nn.Module._apply
+
+    def apply(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        for parameter in self._parameters.values():
+            if parameter is not None and not placement.made_here(parameter.untyped_storage()):
+                patches.callback(setattr, parameter, "data", parameter.data)
+                patches.callback(setattr, parameter, "grad", parameter.grad)
+        for name, buffer in self._buffers.items():
+            if buffer is not None and not placement.made_here(buffer.untyped_storage()):
+                patches.callback(self._buffers.__setitem__, name, buffer)
+        return real(self, *args, **kwargs)
+
+    patches.set(torch.nn.Module, "_apply", apply)

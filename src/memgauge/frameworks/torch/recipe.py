@@ -110,7 +110,7 @@ class Recipe:
         with self._autocast(model):
             loss = self.loss(model, batch)
         if scaler is None:
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         else:
             scaler.scale(loss).backward()

@@ -93,7 +93,7 @@ def _forget_half_imported() -> None:
 
 
 def _define_schemas() -> None:
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     _libraries.append(library)
     for name, schema in _SCHEMAS.items():
         library.define(name + schema)

@@ -71,6 +71,7 @@ def _beside(asked: Ask, ids: Field) -> dict[str, Field]:
         "attention_mask": Field(ids.shape, fill=1),
         "mm_token_type_ids": Field(ids.shape, below=1, placeholders=ids.placeholders, placeholder=1),
         "bbox": Field((*ids.shape, 4), fill=1),
+        "qformer_input_ids": asked.ids(part=getattr(asked.config, "qformer_config", None)),
         **_decoder(asked),
     }
 

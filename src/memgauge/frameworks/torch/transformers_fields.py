@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
+from memgauge.frameworks.torch.transformers_config import text_of
 
 TEXT_BATCH, PICTURE_BATCH = 8, 32
 SEQUENCE = 128
@@ -95,11 +97,7 @@ class Ask:
     @property
     def text(self) -> Any:
         """The configuration of the part that reads text."""
-        for key in ("text_config", "text_encoder", "text_encoder_config", "thinker_config"):
-            part = getattr(self.config, key, None)
-            if hasattr(part, "vocab_size") or hasattr(part, "text_config"):
-                return getattr(part, "text_config", part)
-        return self.config.get_text_config()
+        return text_of(self.config)
 
     def vocabulary(self, part: Any = None) -> tuple[int, int]:
         """Return the widest range of tokens that mean nothing special to the model."""
@@ -109,7 +107,7 @@ class Ask:
         )
         edges = [-1, *special, size]
         return max(
-            ((low + 1, high) for low, high in zip(edges, edges[1:], strict=False)),
+            ((low + 1, high) for low, high in itertools.pairwise(edges)),
             key=lambda pair: pair[1] - pair[0],
         )
 

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-import itertools
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from memgauge.arguments import TargetOptions, convert
-from memgauge.errors import UnsupportedError, UsageError, missing_extra, nearest
+from memgauge.arguments import TargetOptions
+from memgauge.errors import UnsupportedError, missing_extra
 from memgauge.frameworks.torch.recipe import Recipe, recipe_options
 from memgauge.frameworks.torch.torchvision_compat import import_torchvision
 from memgauge.frameworks.torch.transformers_batch import entries_of
+from memgauge.frameworks.torch.transformers_config import configuration, parts_of
 from memgauge.frameworks.torch.transformers_fields import Field, make_batch
-from memgauge.frameworks.torch.transformers_placeholders import TOKENS, known_counts
+from memgauge.frameworks.torch.transformers_placeholders import known_counts
 from memgauge.workload import Workload
 
 # Heads by what they are for, in the order of preference; a model has several.
@@ -55,10 +53,12 @@ _HEADS = (
     "TextToSpectrogram",
     "TextToWaveform",
     "MaskGeneration",
+    "KeypointMatching",
     "SequenceClassification",
     "TokenClassification",
     "PreTraining",
 )
+_WHOLE = {"Seq2SeqLM", "SpeechSeq2Seq", "TextToWaveform"}  # with encoder and decoder
 _IMPLEMENTATION = "attn_implementation"
 
 
@@ -87,7 +87,7 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
     transformers = _import_transformers()
     sets = dict(sets)
     attention = sets.pop(_IMPLEMENTATION, None)
-    found = architecture_of(transformers, _configuration(transformers, name, sets), name)
+    found = architecture_of(transformers, configuration(name, sets), name)
     entries, left_out = entries_of(
         found.model_class, found.config, found.head, options, f"transformers:{name}"
     )
@@ -118,104 +118,6 @@ def _import_transformers() -> Any:
     return transformers
 
 
-# -- the configuration -----------------------------------------------------------------------------------
-
-
-def _configuration(transformers: Any, name: str, sets: Mapping[str, str]) -> Any:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    path = Path(name).expanduser()
-    if path.exists() or name.endswith(".json"):
-        written = _read(path, name)
-        kind = str(written.get("model_type", ""))
-        if kind not in CONFIG_MAPPING:
-            raise UsageError(
-                f"{name}: transformers has no model type {kind!r}{nearest(kind, CONFIG_MAPPING)}"
-            )
-    else:
-        written, kind = {}, name
-        if kind not in CONFIG_MAPPING:
-            raise UsageError(f"transformers has no model type {name!r}{nearest(name, CONFIG_MAPPING)}")
-    config_class = CONFIG_MAPPING[kind]
-    try:
-        config = config_class.from_dict(copy.deepcopy(written))
-        if sets:
-            config = config_class.from_dict(_with_sets(written, config, sets, name))
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UsageError(f"transformers:{name}: the configuration is not valid: {error!r}") from error
-    if not written:
-        _complete(config)
-    for part in parts_of(config):
-        if getattr(part, "use_pretrained_backbone", None):
-            part.use_pretrained_backbone = False  # nothing is fetched
-    return config
-
-
-def _complete(config: Any) -> None:
-    """Fill in what a default configuration leaves open or at odds with itself."""
-    if getattr(config, "prediction_length", 0) is None:
-        config.prediction_length = 24  # a day by the hour
-        config.context_length = getattr(config, "context_length", None) or config.prediction_length
-    vision, text = getattr(config, "vision_config", None), config.get_text_config()
-    if "vocab_size" in vars(config) and config.vocab_size is None:
-        config.vocab_size = 32  # characters, for transcripts
-    for key in itertools.chain.from_iterable(TOKENS.values()):
-        last = int(getattr(text, "vocab_size", None) or 1) - 1
-        token = getattr(config, key, 0)
-        if token is None or token > last > 0:
-            setattr(config, key, last)
-    if vision is None or not hasattr(text, "hidden_size"):
-        return
-    if hasattr(vision, "out_hidden_size"):
-        vision.out_hidden_size = text.hidden_size
-    elif hasattr(vision, "embed_dim") and hasattr(vision, "spatial_merge_size"):
-        vision.hidden_size = text.hidden_size  # Qwen2-VL: what the vision tower gives to the text model
-
-
-def _read(path: Path, name: str) -> dict[str, Any]:
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        raise UsageError(f"{name}: there is no such file; a configuration is a config.json or its directory")
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UsageError(f"{file} is not JSON: {error}") from error
-    if not isinstance(written, dict):
-        raise UsageError(f"{file} holds no configuration but a {type(written).__name__}")
-    return written
-
-
-def _with_sets(written: dict[str, Any], config: Any, sets: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return the written configuration with attributes set; `text_config.hidden_size` reaches into parts."""
-    changed = copy.deepcopy(written)
-    for key, text in sets.items():
-        *parents, last = key.split(".")
-        place, part = changed, config
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            part = getattr(part, parent, None)
-        known = part.to_dict() if part is not None else {}
-        if not hasattr(part, last):
-            where = f"transformers:{name}" + "".join(f".{p}" for p in parents)
-            raise UsageError(f"{where} has no attribute {last!r}{nearest(last, known)}")
-        place[last] = convert(key, text, None, getattr(part, last))
-        if last == "num_hidden_layers":
-            place.pop("layer_types", None)  # one entry per layer; derived again
-    return changed
-
-
-def parts_of(config: Any) -> Iterator[Any]:
-    """Yield a configuration and those inside it."""
-    yield config
-    for key in getattr(config, "sub_configs", {}):
-        part = getattr(config, key, None)
-        if part is not None and hasattr(part, "to_dict"):
-            yield from parts_of(part)
-
-
-# -- the model -------------------------------------------------------------------------------------------
-
-
 def architecture_of(transformers: Any, config: Any, name: str) -> Architecture:
     """Return the class that a configuration is for: what its file names, else by the order of heads."""
     heads = _heads_of(transformers, config)
@@ -230,7 +132,7 @@ def architecture_of(transformers: Any, config: Any, name: str) -> Architecture:
             raise UnsupportedError(f"transformers:{name} has no forward: it can generate, but not be trained")
         return Architecture(config, heads[head], head)
     raise UnsupportedError(
-        f"transformers:{name} is a part of other models and has no model class of its own; study the whole model"
+        f"transformers:{name} is a part of other models, without a model class; study the whole model"
     )
 
 
@@ -242,10 +144,9 @@ def _heads_of(transformers: Any, config: Any) -> dict[str, Any]:
         if type(config) in mapping:
             model_class = mapping[type(config)]
             found[head] = model_class[0] if isinstance(model_class, tuple) else model_class
-    if getattr(config, "is_encoder_decoder", False):
-        for head in ("MaskedLM", "CausalLM"):  # the whole, not its decoder alone
-            if "Seq2SeqLM" in found or "SpeechSeq2Seq" in found:
-                found.pop(head, None)
+    if getattr(config, "is_encoder_decoder", False) and found.keys() & _WHOLE:
+        for head in ("MaskedLM", "CausalLM"):  # of the decoder alone
+            found.pop(head, None)
     return found
 
 

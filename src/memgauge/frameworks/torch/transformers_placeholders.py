@@ -16,14 +16,9 @@ from typing import Any
 import torch
 
 from memgauge.frameworks.torch.trace import trace
+from memgauge.frameworks.torch.transformers_config import TOKENS
 from memgauge.frameworks.torch.transformers_fields import Entry, make_batch
 from memgauge.workload import Workload
-
-# The method of transformers' models that makes the vectors, and where configurations keep the token.
-TOKENS = {
-    "get_image_features": ("image_token_id", "image_token_index", "media_placeholder_token_id"),
-    "get_audio_features": ("audio_token_id", "audio_token_index"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ def see(asked: Ask) -> dict[str, Field]:
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None)
     films = asked.head == "VideoClassification" or name == "pixel_values_videos"
     shape = (int(frames or FRAMES),) if films or frames else ()
+    if asked.head == "KeypointMatching":
+        shape = (2,)  # two pictures to compare
     if "aspect_ratio_ids" in asked.names:
         return _tiles(asked, (channels, height, width), int(config.max_num_tiles))
     if "pixel_attention_mask" in asked.names and "input_ids" in asked.names:

@@ -6,22 +6,18 @@ deconv.hpp: what is copied, in which order, and when it is given back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from memgauge.frameworks.torch.cpu_workspace import onednn_float
+from memgauge.frameworks.torch.cpu_workspace import onednn_bfloat16, onednn_float
 from memgauge.frameworks.torch.cpu_workspace.onednn import Plan, Problem, Triple, booked
 from memgauge.frameworks.torch.cpu_workspace.slow_convolution import slow_backward, slow_forward
 
 # Source: torch aten/src/ATen/native/ConvUtils.h, enum ConvBackend: MkldnnTranspose, which Python
 # has no name for, stands between these two.
 _ONEDNN = range(int(torch._C._ConvBackend.Mkldnn), int(torch._C._ConvBackend.MkldnnEmpty))
-_PLANS = {
-    "forward": onednn_float.forward,
-    "backward_data": onednn_float.backward_data,
-    "backward_weights": onednn_float.backward_weights,
-}
 _TRANSPOSED = {
     "forward": "backward_data",
     "backward_data": "forward",
@@ -80,7 +76,14 @@ def _as_2d(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
 
 
-def _is_channels_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def is_channels_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether oneDNN is given channels last. Never in one dimension: the input is made contiguous first.
+
+    Source: torch aten/src/ATen/native/Convolution.cpp, _convolution; ConvUtils.h,
+    mkldnn_conv_use_channels_last.
+    """
+    if x.dim() == 3:
+        return False
     found = torch._C._conv_determine_backend_memory_format(x, weight, torch._C._ConvBackend.Mkldnn)
     return found in (torch.channels_last, torch.channels_last_3d)
 
@@ -101,6 +104,11 @@ def _triple(values: Any, fill: int) -> Triple:
     return tuple([fill] * (3 - len(values)) + [int(v) for v in values])  # type: ignore[return-value]
 
 
+def _planner(x: torch.Tensor, direction: str) -> Callable[[Problem], Plan]:
+    family = onednn_bfloat16 if x.dtype is torch.bfloat16 else onednn_float
+    return getattr(family, direction)  # type: ignore[no-any-return]
+
+
 def _plan(
     direction: str,
     x: torch.Tensor,
@@ -118,9 +126,9 @@ def _plan(
     Source: oneDNN src/cpu/ref_deconvolution.hpp and src/cpu/x64/jit_brgemm_deconv.cpp.
     """
     if not options[3]:
-        return _PLANS[direction](_problem(x, weight, y, bias, options, threads, last))
+        return _planner(x, direction)(_problem(x, weight, y, bias, options, threads, last))
     problem = _problem(y, weight, x, False, options, threads, last)
-    plan = _PLANS[_TRANSPOSED[direction]](problem)
+    plan = _planner(x, _TRANSPOSED[direction])(problem)
     scratchpad = booked(plan.scratchpad)
     if direction == "forward" and bias and not plan.nxc and not last:
         scratchpad += booked(plan.source or problem.source_bytes())
@@ -156,9 +164,9 @@ def _problem(
 def _onednn_forward(
     x: torch.Tensor, weight: torch.Tensor, bias: bool, y: torch.Tensor, options: Any, threads: int
 ) -> int:
-    x, weight, y = _as_2d(x), _as_2d(weight), _as_2d(y)
-    last = _is_channels_last(x, weight)
+    last = is_channels_last(x, weight)
     copies = _copy(x, last) + _copy(weight, last)
+    x, weight, y = _as_2d(x), _as_2d(weight), _as_2d(y)
     plan = _plan("forward", x, weight, y, bias, options, threads, last)
     running = (plan.source or 0) + (plan.weights or 0) + plan.scratchpad
     if last:
@@ -181,9 +189,9 @@ def _to_dense(inner: int | None, tensor: torch.Tensor, nxc: bool) -> int:
 def _onednn_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mask: Any, options: Any, threads: int
 ) -> int:
-    grad, x, weight = _as_2d(grad), _as_2d(x), _as_2d(weight)
-    last = _is_channels_last(x, weight)
+    last = is_channels_last(x, weight)
     copies = _copy(grad, last) + _copy(x, last) + _copy(weight, last)
+    grad, x, weight = _as_2d(grad), _as_2d(x), _as_2d(weight)
     bias_bytes = grad.shape[1] * grad.itemsize if mask[2] else 0
     kept = bias_bytes + (_bytes(x) if mask[0] else 0) + (_bytes(weight) if mask[1] or mask[2] else 0)
     peak = 0

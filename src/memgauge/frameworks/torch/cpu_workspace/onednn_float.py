@@ -31,8 +31,8 @@ def forward(p: Problem) -> Plan:
         return _brgemm(p)
     if p.is_depthwise and p.dims == 2 and _depthwise_fits(p):
         return _depthwise(p, padded_bias=p.bias)
-    if _is_pointwise(p):
-        scratch = _padded_bias(p) + _unit_stride_space(p, ceil_div(p.ic, p.vector))
+    if is_pointwise(p):
+        scratch = _padded_bias(p) + unit_stride_space(p, ceil_div(p.ic, p.vector))
         return _blocked(p, p.vector, scratch)
     if not _kernel_outside_source(p) and p.padding[2] <= min(p.output[2], 28):
         if p.ic < 16 and p.groups == 1 and (p.vector == 16 or p.ic in (1, 2, 3)):
@@ -48,12 +48,13 @@ def backward_data(p: Problem) -> Plan:
     if is_inner_product(p):
         return _inner_product(p)
     if p.channels_last:
-        return _brgemm_strided(p) if p.is_strided else _brgemm(p, nested=True)
+        strided = p.is_strided and _brgemm_strided_fits(p)
+        return _brgemm_strided(p) if strided else _brgemm(p, nested=not p.is_strided)
     if p.is_strided and _brgemm_strided_fits(p):
         return _brgemm_strided(p)
     if p.is_depthwise and p.dims == 2 and not p.is_dilated:
         return _depthwise(p)
-    if _is_pointwise(p) and not p.is_strided:
+    if is_pointwise(p) and not p.is_strided:
         return _blocked(p, p.vector, 0)
     if not _kernel_outside_source(p) and not (p.is_dilated and p.is_strided):
         block = _channel_block(p)
@@ -68,7 +69,7 @@ def backward_weights(p: Problem) -> Plan:
         return _inner_product(p)
     if p.is_depthwise and p.dims == 2 and _depthwise_weights_fit(p):
         return _depthwise(p, scratch=_depthwise_reduction(p))
-    if _is_pointwise(p):
+    if is_pointwise(p):
         return _blocked(p, p.vector, _padded_bias(p) + _pointwise_reduction(p))
     if p.vector == 16 and _wide_weights_fit(p):
         scratch = _reduction(p) + _padded_bias(p)
@@ -141,7 +142,7 @@ def is_inner_product(p: Problem) -> bool:
     )
 
 
-def _is_pointwise(p: Problem) -> bool:
+def is_pointwise(p: Problem) -> bool:
     """Source: oneDNN src/cpu/x64/jit_avx512_common_1x1_conv_kernel.cpp, init_conf, and rtus_prepare."""
     if p.kernel != (1, 1, 1) or p.groups != 1 or any(p.padding) or any(e > 0 for e in p.end_padding):
         return False
@@ -255,6 +256,9 @@ def _brgemm(p: Problem, nested: bool = False) -> Plan:
     """
     if p.is_depthwise:
         return _depthwise(p)
+    block = _channel_block(p)
+    if p.with_groups and 0 < block and max(p.ic, p.oc) // p.groups <= p.vector:
+        return Plan(None, p.weight_bytes(block, block), None)  # groups too small for matrix products
     scratch = batch_booked(p.kernel_size, p.threads)
     if nested:
         scratch = booked(scratch)
@@ -311,7 +315,7 @@ def _padded_bias(p: Problem) -> int:
     return 0
 
 
-def _unit_stride_space(p: Problem, blocks: int) -> int:
+def unit_stride_space(p: Problem, blocks: int) -> int:
     """A strided pointwise convolution first gathers its source, one image for each thread.
 
     Source: oneDNN src/cpu/x64/jit_uni_1x1_conv_utils.hpp, rtus_prepare_space_info.
@@ -399,7 +403,25 @@ def _narrow_reduction(p: Problem) -> int:
 
 
 def _pointwise_reduction(p: Problem) -> int:
-    """Source: oneDNN src/cpu/x64/jit_avx512_common_1x1_conv_kernel.cpp, balance and init_scratchpad."""
+    """Source: oneDNN src/cpu/x64/jit_avx512_common_1x1_conv_kernel.cpp, init_scratchpad."""
+    images, used = pointwise_threads(p)
+    scratch = shared_sum(used, p.vector, ceil_div(p.oc, p.vector), p.batch) if p.bias else 0
+    if images > 1:
+        scratch += booked(p.weight_bytes(p.vector, p.vector) * (images - 1)) + booked(BARRIER, BARRIER)
+    return scratch + unit_stride_space(p, pointwise_blocks(p))
+
+
+def pointwise_blocks(p: Problem) -> int:
+    """Blocks of input channels that a strided pointwise convolution gathers at a time."""
+    blocks = ceil_div(p.ic, p.vector)
+    return _best_divider(blocks, 5, blocks, largest=False)
+
+
+def pointwise_threads(p: Problem) -> tuple[int, int]:
+    """How many threads the batch is cut for, and how many are used in all.
+
+    Source: oneDNN src/cpu/x64/jit_avx512_common_1x1_conv_kernel.cpp, init_conf and balance.
+    """
     nb_ic, nb_oc = ceil_div(p.ic, p.vector), ceil_div(p.oc, p.vector)
     area = p.output[0] * p.output[1] * p.output[2]
     step = _best_divider(area, 7, 16)
@@ -408,16 +430,11 @@ def _pointwise_reduction(p: Problem) -> int:
     if step > 256:
         step = 1
     nb_area = ceil_div(area, step)
-    square = p.vector * p.vector
 
     def memory(mb: int, oc: int, ic: int) -> int:
-        rows = ceil_div(p.batch * nb_area, mb)
-        taken = rows * step * p.vector
-        return (
-            taken * ceil_div(nb_ic, ic)
-            + taken * ceil_div(nb_oc, oc)
-            + 12 * ceil_div(nb_oc, oc) * ceil_div(nb_ic, ic) * square
-        )
+        taken = ceil_div(p.batch * nb_area, mb) * step * p.vector
+        blocks = ceil_div(nb_ic, ic), ceil_div(nb_oc, oc)
+        return taken * sum(blocks) + 12 * blocks[0] * blocks[1] * p.vector * p.vector
 
     best, lowest = (1, 1, 1), memory(1, 1, 1)
     for mb in range(1, min(p.threads, p.batch * nb_area) + 1):
@@ -428,15 +445,7 @@ def _pointwise_reduction(p: Problem) -> int:
     images = best[0]
     if p.threads // 2 < images < p.threads:
         images = min(p.batch, p.threads)
-    used = images * best[1] * best[2]
-    scratch = shared_sum(used, p.vector, nb_oc, p.batch) if p.bias else 0
-    if images > 1:
-        scratch += booked(p.weight_bytes(p.vector, p.vector) * (images - 1)) + booked(BARRIER, BARRIER)
-    blocks = nb_ic
-    if p.is_strided:
-        low = 5
-        blocks = _best_divider(nb_ic, low, max(nb_ic, 1), largest=False)
-    return scratch + _unit_stride_space(p, blocks)
+    return images, images * best[1] * best[2]
 
 
 def _best_divider(value: int, low: int, high: int, largest: bool = True) -> int:

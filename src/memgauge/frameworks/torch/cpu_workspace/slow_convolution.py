@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous
+
 _Backend = torch._C._ConvBackend
 
 
@@ -21,6 +23,8 @@ def slow_forward(
     """Workspace of the forward pass."""
     stride, padding, _, _, _, groups = options
     columns = _columns(backend, x, weight, y, stride, padding, groups, forward=True)
+    if backend == _Backend.Slow3d:
+        columns += made_contiguous(x) + made_contiguous(weight)
     if groups == 1:
         return columns
     part = _part(x, groups)
@@ -35,6 +39,8 @@ def slow_backward(
     columns = 0
     if mask[1] or backend != _Backend.Slow2d:
         columns = _columns(backend, x, weight, grad, stride, padding, groups, forward=False)
+        if backend == _Backend.Slow3d:
+            columns += made_contiguous(x)
     if backend in (_Backend.SlowDilated2d, _Backend.SlowDilated3d) and mask[2]:
         columns += grad.shape[1] // groups * grad.itemsize  # one image's sum
     if groups == 1:

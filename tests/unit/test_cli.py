@@ -1,0 +1,387 @@
+"""The command line: exit codes, what goes to stdout and what to stderr, and every bad input."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accounts import HELD, estimate, measurement
+
+from memgauge.cli import checks, main
+from memgauge.cli.documents import Check
+from memgauge.errors import MissingError, WorkloadError
+from memgauge.records import Fits
+from memgauge.report.json import read_account, to_json
+from memgauge.units import GIB, MIB
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, its output piped."""
+    plain = {k: v for k, v in os.environ.items() if k not in ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS")}
+    command = [sys.executable, "-m", "memgauge", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**plain, **environment}, check=False)
+
+
+@pytest.fixture
+def replace(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Put a function that returns or raises `answer` in the place of estimate or measure."""
+
+    def put(name: str, answer: object, says: str = "") -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def stand_in(target: str, **options: Any) -> object:
+            calls.append({"target": target, **options})
+            if says:
+                print(says)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(importlib.import_module(f"memgauge.{name}"), name, stand_in)
+        return calls
+
+    return put
+
+
+Replace = Callable[..., list[dict[str, Any]]]
+
+
+def test_an_estimate_is_text_on_stdout_and_ends_with_zero(replace: Replace, capfd: Capture) -> None:
+    replace("estimate", estimate())
+    assert main(["estimate", "zoo:mlp"]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("train.py:my_training on cpu: peak allocated 16.00 MiB")
+    assert err == ""
+
+
+def test_options_arrive_where_they_are_used(replace: Replace) -> None:
+    calls = replace("estimate", estimate())
+    options = (
+        "--batch-size 64 --image-size 32 --sequence-length 128 --optimizer sgd,momentum=0.9 --precision "
+        "bfloat16 --mode infer --checkpointing --steps 5 --threads 2 --device nvidia-t4 --set a=1 --set "
+        "b=x=y --alloc-conf expandable_segments:True"
+    )
+    assert main(["estimate", "zoo:mlp", *options.split()]) == 0
+    call = calls[0]
+    assert (call["target"], call["device"], call["steps"], call["threads"]) == ("zoo:mlp", "nvidia-t4", 5, 2)
+    assert call["sets"] == {"a": "1", "b": "x=y"}
+    assert call["allocator"].expandable_segments
+    asked = call["options"]
+    assert (asked.batch_size, asked.image_size, asked.sequence_length) == (64, 32, 128)
+    assert (asked.optimizer, asked.precision, asked.mode) == ("sgd,momentum=0.9", "bfloat16", "infer")
+    assert asked.checkpointing
+
+
+def test_json_is_one_document_whatever_the_user_prints(replace: Replace, capfd: Capture) -> None:
+    replace("estimate", estimate(), says="hello from the user's code")
+    assert main(["estimate", "zoo:mlp", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["schema"] == "memgauge.estimate/1"
+    assert err == "hello from the user's code\n"
+
+
+def test_what_does_not_fit_ends_with_one(replace: Replace, capfd: Capture) -> None:
+    replace("estimate", estimate(fits=Fits(verdict="no", capacity_bytes=GIB, free_bytes=-GIB)))
+    assert main(["estimate", "zoo:mlp"]) == 1
+    assert "fits: no" in " ".join(capfd.readouterr().out.split())
+
+
+def test_out_saves_what_compare_reads(replace: Replace, tmp_path: Path, capfd: Capture) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    replace("estimate", estimate(held={**HELD, "temporary": MIB}, allocated_bytes=17 * MIB))
+    replace("measure", measurement())
+    assert main(["estimate", "zoo:mlp", "--out", str(a)]) == 0
+    assert main(["measure", "zoo:mlp", "--out", str(b), "--json"]) == 0
+    assert read_account(b).peak == measurement().peak
+    assert f"saved to {a}" in capfd.readouterr().err
+    assert main(["compare", str(a), str(b), "--json"]) == 0
+    compared = json.loads(capfd.readouterr().out)
+    assert compared["schema"] == "memgauge.compare/1"
+    assert compared["categories"][0]["name"] == "temporary"
+
+
+def test_a_measurement_is_told_its_progress(replace: Replace) -> None:
+    calls = replace("measure", measurement())
+    assert main(["measure", "zoo:mlp", "--threads", "1"]) == 0
+    calls[0]["progress"]("a stage")
+    assert calls[0]["threads"] == 1
+
+
+def test_a_run_that_died_is_shown_and_ends_with_one(replace: Replace, capfd: Capture) -> None:
+    replace("measure", measurement(ended="Traceback\nRuntimeError: boom"))
+    assert main(["measure", "zoo:mlp"]) == 1
+    out, err = capfd.readouterr()
+    assert "figures are what was seen until then" in out
+    assert err == "memgauge: the run did not complete: RuntimeError: boom\n"
+
+
+def test_a_measurement_is_set_against_a_prediction_of_the_same_run(replace: Replace, capfd: Capture) -> None:
+    calls = replace("estimate", estimate())
+    replace("measure", measurement(threads=7, steps=4))
+    assert main(["measure", "zoo:mlp", "--compare"]) == 0
+    assert (calls[0]["threads"], calls[0]["steps"]) == (7, 4)
+    out = capfd.readouterr().out
+    assert out.index("measured: peak allocated") < out.index("Peak allocated is equal to the byte")
+    assert main(["measure", "zoo:mlp", "--compare", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["schema"] == "memgauge.compare/1"
+
+
+def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
+    a = tmp_path / "a.json"
+    a.write_text(to_json(estimate()))
+    command = [sys.executable, "-m", "memgauge", "compare", str(a), "-"]
+    done = subprocess.run(
+        command, input=to_json(measurement()), capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+    assert done.stdout.startswith("Peak allocated is equal to the byte")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["estimate", "zoo:mlp", "--device", "nvidia-t5"], "unknown device 'nvidia-t5' (nearest: nvidia-t4"),
+        (["measure", "zoo:mlp", "--device", "gpu"], "unknown device 'gpu'"),
+        (["measure", "zoo:mlp", "--device", "nvidia-t4"], "cannot be measured here"),
+        (["estimate", "nonsense"], "'nonsense' is not a TARGET; it is zoo:NAME"),
+        (["estimate", "mlp"], "did you mean zoo:mlp?"),
+        (["measure", "train.py"], "'train.py' names no function"),
+        (["estimate", "zoo:mlp", "--batch-size", "0"], "--batch-size 0: it must be at least 1"),
+        (["estimate", "zoo:mlp", "--steps", "0"], "--steps 0: it must be at least 1"),
+        (["measure", "zoo:mlp", "--steps", "-1"], "--steps -1: it must be at least 1"),
+        (["estimate", "zoo:mlp", "--threads", "0"], "--threads 0: it must be at least 1"),
+        (["estimate", "zoo:mlp", "--steps", "many"], "Invalid value for '--steps'"),
+        (["estimate", "zoo:mlp", "--precision", "fp16"], "precision 'fp16' is unknown (nearest: float16"),
+        (["estimate", "zoo:mlp", "--mode", "training"], "mode 'training' is unknown (nearest: train)"),
+        (["estimate", "zoo:mlp", "--set", "width"], "--set width: write --set name=value"),
+        (["estimate", "zoo:mlp", "--layers", "some"], "--layers some: write a whole number, or all"),
+        (["estimate", "zoo:mlp", "--out", "/nowhere/x.json"], "there is no directory /nowhere"),
+        (["estimate", "zoo:mlp", "--out", "/"], "is a directory"),
+        (["estimate", "zoo:mlp", "--alloc-conf", "max_split:3"], "unrecognized key 'max_split'"),
+        (["estimate", "zoo:mlp", "--alloc-conf", "backend:native"], "changes nothing on the CPU"),
+        (["estimate", "zoo:mlp", "--bach-size", "3"], "No such option: --bach-size"),
+        (["estimat", "zoo:mlp"], "No such command 'estimat'"),
+        (["compare", "a.json"], "Missing argument 'B'"),
+        (["compare", "-", "-"], "only one of A and B can be standard input"),
+        (["compare", "nowhere.json", "nowhere.json"], "nowhere.json: there is no such file"),
+    ],
+)
+def test_bad_input_is_named_and_ends_with_two(arguments: list[str], said: str, capfd: Capture) -> None:
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("memgauge: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_damaged_file_is_named_and_ends_with_two(tmp_path: Path, capfd: Capture) -> None:
+    whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
+    whole.write_text(to_json(estimate()))
+    cut.write_text(to_json(estimate())[:300])
+    assert main(["compare", str(whole), str(cut)]) == 2
+    assert f"memgauge: {cut} is damaged, or not JSON" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (WorkloadError("train.py raised:\n  line 3"), 2, "memgauge: train.py raised:\n  line 3\n"),
+        (MissingError('run: pip install "memgauge[torch]"'), 3, 'pip install "memgauge[torch]"'),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(0), 2, "memgauge: the workload called sys.exit(0)"),
+        (ValueError("an [odd] one\nmore"), 70, "please report it (ValueError: an [odd] one)"),
+        (AssertionError(), 70, "please report it (AssertionError)"),
+    ],
+)
+def test_every_error_ends_at_one_boundary(
+    error: BaseException, code: int, said: str, replace: Replace, capfd: Capture
+) -> None:
+    replace("estimate", error)
+    assert main(["estimate", "zoo:mlp", "--json"]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert bool(err) == bool(said)
+    assert "Traceback" not in err
+
+
+def test_a_traceback_is_shown_when_asked_for(
+    replace: Replace, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace("estimate", ValueError("odd"))
+    monkeypatch.setenv("MEMGAUGE_DEBUG", "1")
+    assert main(["estimate", "zoo:mlp"]) == 70
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_devices_and_zoo_are_listed(capfd: Capture) -> None:
+    assert main(["devices"]) == 0
+    assert "nvidia-a100-80gb" in capfd.readouterr().out
+    assert main(["devices", "--json"]) == 0
+    listed = json.loads(capfd.readouterr().out)
+    assert listed["schema"] == "memgauge.devices/1"
+    by_name = {d["name"]: d["capacity_bytes"] for d in listed["devices"]}
+    assert (by_name["cpu"], by_name["nvidia-a100-80gb"]) == (None, 80 * GIB)
+    assert main(["zoo", "--json"]) == 0
+    assert "zoo:torres-cnn" in json.loads(capfd.readouterr().out)["targets"]
+
+
+def _check(state: str, **facts: Any) -> Callable[[], Check]:
+    def check() -> Check:
+        return Check(name="a thing", state=state, detail="found", remedy="do this", **facts)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ([_check("ok", is_needed=True), _check("no")], 0),
+        ([_check("no", is_needed=True), _check("ok")], 3),
+    ],
+    ids=["only optional things are missing", "a needed thing is missing"],
+)
+def test_the_doctor_ends_with_three_only_if_the_main_job_fails(
+    found: list[Callable[[], Check]], code: int, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    monkeypatch.setattr(checks, "ALL", found)
+    assert main(["doctor"]) == code
+    assert "do this" in capfd.readouterr().out
+    assert main(["doctor", "--json"]) == code
+    told = json.loads(capfd.readouterr().out)
+    assert (told["schema"], told["works"]) == ("memgauge.doctor/1", code == 0)
+    assert told["versions"]["python"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "remedy"),
+    [
+        ((0, '{"peak": {"allocated_bytes": 1024}}', ""), "ok", ""),
+        ((1, '{"peak": {"allocated_bytes": null}}', "killed"), "no", "memgauge estimate zoo:mlp says why"),
+        ((3, "", "torch is not installed; run: pip install torch"), "no", "pip install torch"),
+        ((-11, "", ""), "no", "MEMGAUGE_DEBUG=1 memgauge estimate zoo:mlp shows more"),
+    ],
+    ids=["works", "died", "torch is missing", "crashed"],
+)
+def test_the_doctor_tries_a_prediction(
+    answer: tuple[int, str, str], state: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "run_python", lambda *_: answer)
+    check = checks.prediction()
+    assert (check.state, check.remedy, check.is_needed) == (state, remedy, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "detail"),
+    [
+        ((1, "", "ModuleNotFoundError: No module named 'torch'"), "no", "No module named 'torch'"),
+        ((0, '{"built": null, "version": "2", "devices": [], "error": "x"}', ""), "no", "without CUDA"),
+        ((0, '{"built": "13", "version": "2", "devices": [], "error": "no driver"}', ""), "no", "no driver"),
+        (
+            (0, '{"built": "13", "version": "2", "devices": [["T4", 1024]], "error": ""}', ""),
+            "ok",
+            "T4 (1.00 KiB)",
+        ),
+    ],
+    ids=["no torch", "no CUDA build", "no driver", "works"],
+)
+def test_the_doctor_says_why_there_is_no_cuda(
+    answer: tuple[int, str, str], state: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "run_python", lambda *_: answer)
+    check = checks.cuda()
+    assert check.state == state
+    assert detail in check.detail
+    assert bool(check.remedy) == (state == "no")
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ((0, '{"installed": false}', ""), "no"),
+        ((0, '{"installed": true, "error": "Driver Not Loaded", "driver": "", "count": 0}', ""), "no"),
+        ((0, '{"installed": true, "error": "", "driver": "580.1", "count": 2}', ""), "ok"),
+        ((-6, "", "aborted"), "no"),
+    ],
+)
+def test_the_doctor_says_why_there_is_no_nvml(
+    answer: tuple[int, str, str], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "run_python", lambda *_: answer)
+    assert checks.nvml().state == state
+
+
+def test_the_lowest_limit_of_all_control_groups_counts(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/job/task"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:cpu:/x\n0::/job/task\n")
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text(f"{GIB}\n")
+    (group.parent.parent / "memory.max").write_text(f"{2 * GIB}\n")
+    assert min(checks.cgroup_limits(tmp_path)) == (GIB, str(group.parent / "memory.max"))
+
+
+def test_strict_overcommit_is_a_limit(tmp_path: Path) -> None:
+    setting = tmp_path / "overcommit_memory"
+    setting.write_text("2\n")
+    assert checks.overcommit(setting).state == "limited"
+    setting.write_text("0\n")
+    assert checks.overcommit(setting).state == "ok"
+    assert checks.overcommit(tmp_path / "nowhere").state == "ok"
+
+
+@pytest.mark.parametrize("command", [[], ["estimate"], ["measure"], ["compare"]])
+def test_nothing_said_shows_help_and_ends_with_two(command: list[str], capfd: Capture) -> None:
+    assert main(command) == 2
+    out, err = capfd.readouterr()
+    assert "Usage: memgauge" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("command", ["estimate", "measure", "compare", "devices", "zoo", "doctor"])
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_has_help_with_an_example(command: str, flag: str, capfd: Capture) -> None:
+    assert main([command, flag]) == 0
+    assert "Example: memgauge" in capfd.readouterr().out
+
+
+def test_a_piped_process_writes_no_colour_and_ends_with_the_code(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(to_json(estimate()))
+    for arguments in (["--version"], ["--help"], ["devices"], ["compare", str(file), str(file)]):
+        done = run_process(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+        assert "\x1b" not in done.stdout
+    done = run_process("compare", str(file), "nowhere.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "\x1b" not in done.stderr
+
+
+def test_an_ascii_terminal_is_written_to_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(to_json(estimate(workload={"target": "modèle.py:f"})), encoding="utf-8")
+    done = run_process("compare", str(file), str(file), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "mod?le.py:f" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "memgauge", "devices", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (141, b"")
