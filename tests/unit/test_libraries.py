@@ -192,6 +192,12 @@ def test_a_tiny_model_of_each_kind_really_runs(
     run_step(workload)
 
 
+def test_a_picture_model_is_built_for_the_size_that_is_asked_for() -> None:
+    workload = resolve("transformers:vit", TargetOptions(batch_size=2, image_size=64), TINY_BERT)
+    assert workload.description["batch"]["pixel_values"] == [2, 3, 64, 64]  # type: ignore[index]
+    run_step(workload)
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "amp-bfloat16"])
 def test_precisions_of_transformers(precision: str) -> None:
     options = TargetOptions(batch_size=2, sequence_length=8, precision=precision)

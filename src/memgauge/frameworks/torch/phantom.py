@@ -46,6 +46,17 @@ _ADDRESS_SPACE = 2**40  # of no consequence: phantoms may overlap, they are neve
 _CPU = torch.device("cpu")
 _EMPTY: dict[torch.dtype, torch.Tensor] = {}
 
+# Formulas that write into a tensor of their own, by operator and backward node (see `_is_done_in_place`).
+_SELECTING = frozenset(f"{name}Backward0" for name in ("Sort", "Topk", "Kthvalue", "Max", "Min", "Mode"))
+IN_PLACE_FORMULAS: dict[str, frozenset[str]] = {
+    "aten.sub": frozenset({"BinaryCrossEntropyWithLogitsBackward0"}),
+    "aten.mul": frozenset({"BinaryCrossEntropyWithLogitsBackward0"}),
+    "aten.scatter": _SELECTING | {"SortBackward1", "MedianBackward1", "NanmedianBackward1"},
+    "aten.scatter_add": frozenset({"GatherBackward0", "CummaxBackward0", "CumminBackward0"}),
+    "aten.index_put": frozenset({"IndexBackward0"}),
+    "aten.index_fill": frozenset({"TraceBackward0"}),
+}
+
 WorkspaceModel = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
 
 
@@ -153,7 +164,7 @@ class PhantomMode(TorchDispatchMode):
         inputs = list(_tensors(args, kwargs))
         if rule.has_device and getattr(kwargs.get("device"), "type", "cpu") == "cuda":
             raise hard_coded()
-        if rule.name == "aten.add" and self._is_engine_sum(inputs):
+        if self._scopes.backward_depth and self._is_done_in_place(rule, inputs):
             return inputs[0]
         if any(t.layout is not torch.strided for t in inputs):
             return run_sparse(self, func, rule, args, kwargs)
@@ -319,19 +330,25 @@ class PhantomMode(TorchDispatchMode):
 
     # -- where a dispatch mode changes what autograd does, and the cure ----------------------------------
 
-    def _is_engine_sum(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether this addition is autograd's own sum of two gradients, done in place in a real run.
+    def _is_done_in_place(self, rule: Rule, inputs: list[torch.Tensor]) -> bool:
+        """Whether autograd itself does this in place in a real run, and only here gives it a new tensor.
 
-        The engine adds in place when it is the only owner of the first gradient, except
-        while a dispatch mode is active (torch/csrc/autograd/input_buffer.cpp, `accumulate`).
+        While a dispatch mode is active, the engine sums gradients out of place
+        (torch/csrc/autograd/input_buffer.cpp, `accumulate`), and so do some formulas
+        (FunctionsManual.cpp and ATen/native, wherever `areAnyTensorSubclassLike` is asked).
+        It adds in place when nobody else holds the first tensor.
         """
-        if not self._scopes.backward_depth or len(inputs) != 2 or torch.is_grad_enabled():
+        if sys._getframe(3).f_code.co_name != "_engine_run_backward" or torch.is_grad_enabled():
             return False
-        frame = sys._getframe(self.frames_to_caller)
-        if frame.f_code.co_name != "_engine_run_backward":
-            return False
-        first, second = inputs
-        if first.shape != second.shape or first.dtype != second.dtype or first.layout is not torch.strided:
+        if rule.name == "aten.add":
+            if len(inputs) != 2 or inputs[0].shape != inputs[1].shape or inputs[0].dtype != inputs[1].dtype:
+                return False
+        else:
+            nodes = IN_PLACE_FORMULAS.get(rule.name)
+            if nodes is None or type(torch._C._current_autograd_node()).__name__ not in nodes:
+                return False
+        first = inputs[0]
+        if first.layout is not torch.strided:
             return False
         storage = first.untyped_storage()
         return (
@@ -350,8 +367,8 @@ class PhantomMode(TorchDispatchMode):
         if len(inputs) != 1 or len(args) < 2 or isinstance(args[1], torch.Tensor) or not rule.takes_scalar:
             return None
         size = 16 if isinstance(args[1], complex) else 1 if isinstance(args[1], bool) else 8
-        if self._scopes.backward_depth and not self._scopes.recomputing:
-            return None
+        if self._scopes.backward_depth and sys._getframe(3).f_code.co_name == "_engine_run_backward":
+            return None  # a formula of autograd, not the user's Python
         number = self._ledger.hold(size, self._category(), self._layer())
         if rule.saves_scalar and torch.is_grad_enabled() and self._requires_grad(inputs[0]):
             self.saved_scalars.append((torch._C._autograd._get_sequence_nr(), number))

@@ -19,12 +19,13 @@ TOKENS = {
 }
 
 
-def configuration(name: str, sets: Mapping[str, str]) -> Any:
+def configuration(name: str, sets: Mapping[str, str], image_size: int | None = None) -> Any:
     """Return the configuration of a model type, or that of a `config.json` or its directory.
 
     Args:
         name: The type or path.
         sets: Attributes to change, as text; `text_config.hidden_size` reaches into parts.
+        image_size: Pictures that the model is built for; as configured if None.
 
     Raises:
         UsageError: There is no such type, file or attribute, or the configuration is not valid.
@@ -55,6 +56,9 @@ def configuration(name: str, sets: Mapping[str, str]) -> Any:
     for part in parts_of(config):
         if getattr(part, "use_pretrained_backbone", None):
             part.use_pretrained_backbone = False  # nothing is fetched
+        configured = getattr(part, "image_size", None)
+        if image_size is not None and configured is not None:
+            part.image_size = image_size if isinstance(configured, int) else [image_size, image_size]
     return config
 
 
@@ -67,7 +71,9 @@ def _complete(config: Any) -> None:
         _complete_heads(part)
     vision, text = getattr(config, "vision_config", None), text_of(config)
     if "vocab_size" in vars(config) and config.vocab_size is None:
-        config.vocab_size = 32  # characters, for transcripts
+        config.vocab_size = 32  # characters of transcripts, amino acids
+        if getattr(config, "pad_token_id", 0) is None:
+            config.pad_token_id = 0
     for key in itertools.chain.from_iterable(TOKENS.values()):
         last = int(getattr(text, "vocab_size", None) or 1) - 1
         token = getattr(config, key, 0)

@@ -87,7 +87,7 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
     transformers = _import_transformers()
     sets = dict(sets)
     attention = sets.pop(_IMPLEMENTATION, None)
-    found = architecture_of(transformers, configuration(name, sets), name)
+    found = architecture_of(transformers, configuration(name, sets, options.image_size), name)
     entries, left_out = entries_of(
         found.model_class, found.config, found.head, options, f"transformers:{name}"
     )

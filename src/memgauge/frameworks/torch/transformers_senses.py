@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from memgauge.frameworks.torch.transformers_config import parts_of
 from memgauge.frameworks.torch.transformers_fields import Ask, Field
 
 PICTURE = 224
 SECONDS = 5
 RATE = 16_000  # samples per second of most speech models
 FRAMES = 16
+_ONE_CHANNEL = {"dac", "pe_audio", "pe_audio_encoder", "pe_audio_video_encoder", "xcodec"}
 _BINS = (  # where configurations say how many numbers describe one frame of sound
     "num_mel_bins",
     "input_feat_per_channel",
@@ -32,7 +34,7 @@ def see(asked: Ask) -> dict[str, Field]:
     if asked.names & {"image_grid_thw", "grid_thw"}:
         return _patches(asked, config)
     if "flattened_patches" in asked.names:
-        size = getattr(config, "patch_embed_hidden_size", 768)
+        size = getattr(config, "patch_embed_hidden_size", 768) + 2  # each patch with its row and column
         count = 2048  # source: max_patches of Pix2StructImageProcessor
         return {
             "flattened_patches": Field((asked.batch_size, count, size)),
@@ -46,6 +48,8 @@ def see(asked: Ask) -> dict[str, Field]:
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None)
     films = asked.head == "VideoClassification" or name == "pixel_values_videos"
     shape = (int(frames or FRAMES),) if films or frames else ()
+    if {"spatial_shapes", "pixel_attention_mask"} <= asked.names and hasattr(config, "num_patches"):
+        return _flat_patches(asked, config)
     if asked.head == "KeypointMatching":
         shape = (2,)  # two pictures to compare
     if "aspect_ratio_ids" in asked.names:
@@ -66,10 +70,21 @@ def _tiles(asked: Ask, picture: tuple[int, int, int], tiles: int) -> dict[str, F
     }
 
 
+def _flat_patches(asked: Ask, config: Any) -> dict[str, Field]:
+    """Return pictures as rows of patches, as SigLIP 2 takes them."""
+    count, side = asked.batch_size, math.isqrt(config.num_patches)
+    return {
+        "pixel_values": Field((count, side * side, config.num_channels * config.patch_size**2)),
+        "pixel_attention_mask": Field((count, side * side), fill=1),
+        "spatial_shapes": Field((count, 2), rows=((side, side),) * count),
+    }
+
+
 def _picture_size(asked: Ask, config: Any) -> tuple[int, int]:
     if asked.image_size is not None:
         return asked.image_size, asked.image_size
-    size = getattr(config, "image_size", None) or getattr(config, "crop_size", None) or PICTURE
+    places = [(part, key) for key in ("image_size", "crop_size") for part in parts_of(config)]
+    size = next((found for part, key in places if (found := getattr(part, key, None))), PICTURE)
     if isinstance(size, dict):
         size = (size.get("height", PICTURE), size.get("width", PICTURE))
     if isinstance(size, (list, tuple)):
@@ -103,7 +118,9 @@ def hear(asked: Ask) -> dict[str, Field]:
         if bins and hasattr(config, "max_length") and not hasattr(config, "conv_dim"):
             return {"input_values": Field((asked.batch_size, config.max_length, bins))}
         shape = (asked.batch_size, SECONDS * RATE)
-        channels = getattr(config, "audio_channels", None)
+        channels = getattr(config, "audio_channels", None) or (
+            1 if config.model_type in _ONE_CHANNEL else None
+        )
         return {"input_values": Field((shape[0], channels, shape[1]) if channels else shape)}
     if "input_features" in asked.names and (
         not asked.names & {"pixel_values"} or "input_features" in asked.required

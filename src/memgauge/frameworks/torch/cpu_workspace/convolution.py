@@ -174,6 +174,11 @@ def _onednn_forward(
     return copies + max(running + (plan.output or _bytes(y)) - _bytes(y), _to_dense(plan.output, y, plan.nxc))
 
 
+def is_spread(tensor: torch.Tensor) -> bool:
+    """Whether channels last differs from the plain layout: more than one channel and one pixel."""
+    return tensor.shape[1] > 1 and any(size > 1 for size in tensor.shape[2:])
+
+
 def _to_dense(inner: int | None, tensor: torch.Tensor, nxc: bool) -> int:
     """What is held beside the plain result while a result in oneDNN's layout is turned into it.
 
@@ -182,8 +187,7 @@ def _to_dense(inner: int | None, tensor: torch.Tensor, nxc: bool) -> int:
     Source: torch aten/src/ATen/native/mkldnn/MkldnnTensorMath and MKLDNNConversions.cpp, mkldnn_to_dense.
     """
     held = inner if inner is not None else _bytes(tensor)
-    twice = nxc and tensor.shape[1] > 1 and any(size > 1 for size in tensor.shape[2:])
-    return held + (_bytes(tensor) if twice else 0)
+    return held + (_bytes(tensor) if nxc and is_spread(tensor) else 0)
 
 
 def _onednn_backward(
@@ -207,10 +211,8 @@ def _onednn_backward(
         inner = plan.weights or _bytes(weight)
         running = held + (plan.output or 0) + (plan.source or 0) + inner + plan.scratchpad + bias_bytes
         dense = held + inner + 2 * bias_bytes + _bytes(weight)
-        if last or plan.nxc:
-            dense += 0 if _copy(weight, False) == 0 and plan.nxc is False else _bytes(weight)
+        if last or (plan.nxc and is_spread(weight)):
+            dense += _bytes(weight)  # the dense weights are turned once more
         peak = max(peak, running, dense)
     return copies + max(0, peak - kept)
 
-
-__all__ = ["Plan", "convolution", "convolution_backward", "vector_width"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memgauge.frameworks.torch.cpu_workspace.layout import size
-from memgauge.frameworks.torch.cpu_workspace.onednn import booked
+from memgauge.frameworks.torch.cpu_workspace.onednn import booked, up
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -31,19 +31,22 @@ def _is_fit(matrix: torch.Tensor) -> bool:
     return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
 
 
-def _half(result: Any, batched: int) -> int:
-    """oneDNN's product of bfloat16 matrices keeps the sums in float32.
+def _half(left: torch.Tensor, result: Any, threads: int = 1) -> int:
+    """oneDNN's product of bfloat16 matrices keeps the sums in float32, a matrix for each thread.
 
-    Source: oneDNN src/cpu/matmul/gemm_bf16_matmul.cpp, init_scratchpad.
+    Source: torch aten/src/ATen/native/mkldnn/Matmul.cpp, checksize; oneDNN
+    src/cpu/matmul/gemm_bf16_matmul.cpp, init_scratchpad.
     """
     if result.dtype is not torch.bfloat16 or has_bfloat16_products():
         return 0
-    return booked(batched * result.shape[-1] * result.shape[-2] * 4)
+    if result.numel() * left.shape[-1] <= 4096:
+        return 0  # too small to be worth asking oneDNN
+    return booked(threads * up(result.shape[-1] * result.shape[-2] * 4, 128 if threads > 1 else 1))
 
 
 def product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """Two matrices."""
-    held = _half(result, 1)
+    held = _half(args[0], result)
     return held + sum(0 if _is_fit(m) or m.numel() == 0 else size(m) for m in args[:2])
 
 
@@ -57,7 +60,7 @@ def batched_product(args: Args, kwargs: Kwargs, result: Any, threads: int) -> in
 
     Source: torch aten/src/ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_.
     """
-    held = _half(result, min(threads, result.shape[0]))
+    held = _half(args[0], result, min(threads, result.shape[0]))
     for batch in args[:2]:
         if batch.numel() and not _is_fit(batch):
             held += size(batch) // batch.shape[0]
@@ -72,7 +75,6 @@ def batched_sum_and_product(args: Args, kwargs: Kwargs, result: Any, threads: in
 RULES: dict[str, Any] = {
     "mm.default": product,
     "addmm.default": sum_and_product,
-    "linear.default": lambda args, kwargs, result, threads: _half(result, 1),
     "bmm.default": batched_product,
     "baddbmm.default": batched_sum_and_product,
 }

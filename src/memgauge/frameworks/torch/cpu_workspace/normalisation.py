@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous, size, suggested
 
 Args = tuple[Any, ...]
@@ -31,12 +33,11 @@ def batch_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -
     Source: torch aten/src/ATen/native/Normalization.cpp, batch_norm_backward_cpu_template.
     """
     grad, x, mask = args[0], args[1], args[9]
-    if not mask[0]:
-        return 0
     chosen = suggested(x)
+    sums = 2 * threads * int(x.shape[1]) * 4 if chosen is not torch.contiguous_format else 0
     alike = x.is_contiguous(memory_format=chosen) and suggested(grad) == chosen
     if alike and grad.is_contiguous(memory_format=chosen):
-        return size(x)
+        return max(size(x), sums) if mask[0] else sums
     return int(x.shape[1]) * 4
 
 
@@ -77,13 +78,10 @@ def group_norm(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
 def group_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """Two sums for each image and channel.
 
-    Source: torch aten/src/ATen/native/cpu/group_norm_kernel.cpp, GroupNormBackwardKernelImplInternal;
-    group_norm.cpp, native_group_norm_backward.
+    Source: torch aten/src/ATen/native/cpu/group_norm_kernel.cpp, GroupNormBackwardKernelImplInternal.
     """
-    grad, x, batch, channels = args[0], args[1], args[5], args[6]
-    chosen = suggested(x)
-    copies = made_contiguous(grad, chosen) + made_contiguous(x, chosen)
-    return copies + 2 * batch * channels * (8 if x.itemsize == 8 else 4)
+    x, batch, channels = args[1], args[5], args[6]
+    return 2 * int(batch) * int(channels) * (8 if x.itemsize == 8 else 4)
 
 
 def softmax(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:

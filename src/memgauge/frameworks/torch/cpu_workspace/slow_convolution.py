@@ -80,5 +80,5 @@ def _columns(
         return columns * images
     if backend == _Backend.Slow2d or forward:
         return 0  # the image is its own im2col
-    # In 3-D only the gradient of the input has a buffer, before those of weights and bias are there.
-    return max(0, columns * images - (weight.numel() + y.shape[1]) * x.itemsize)
+    # In 3-D only the gradient of the input has a buffer, before that of the weights is there.
+    return max(0, columns * images - weight.numel() * x.itemsize)
