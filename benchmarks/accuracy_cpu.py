@@ -27,7 +27,7 @@ from rich.table import Table
 import memgauge
 from memgauge.errors import MemgaugeError
 from memgauge.targets import TargetOptions
-from memgauge.units import MIB, format_bytes
+from memgauge.units import MIB, format_bytes, parse_bytes
 from memgauge.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -43,18 +43,42 @@ def step_cases() -> list[Case]:
     return [(name, make, TargetOptions()) for name, make in STEPS.items()]
 
 
-def model_cases(count: int) -> list[Case]:
-    """Return library models: all names sorted by SHA-256 of `library:name`, the first `count`.
+def model_names() -> list[str]:
+    """Return `library:name` of every model of the three libraries, quantised ones (not eager) left out."""
+    from memgauge.frameworks.torch.torchvision_compat import import_torchvision
 
-    Left out before drawing, by name only: quantised models (not eager) and, since they
-    would not run on a small machine, nothing else; the batch is 2 for images, 2 x 64 tokens.
+    torchvision = import_torchvision()
+    import timm
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    names = [f"torchvision:{n}" for n in torchvision.models.list_models() if "quantized" not in n]
+    names += [f"timm:{n}" for n in timm.list_models()]
+    return names + [f"transformers:{n}" for n in CONFIG_MAPPING_NAMES]
+
+
+def model_cases(count: int, largest: int) -> list[Case]:
+    """Return library models: of each library in turn the next name in the order of its SHA-256.
+
+    A model whose estimated peak exceeds `largest` would not run on a small machine; it is
+    passed over and named. The batch is 2.
     """
-    from memgauge.frameworks.torch.libraries import model_names
-
-    names = [f"{kind}:{name}" for kind in ("torchvision", "timm", "transformers") for name in model_names(kind)]
-    names.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    order = sorted(model_names(), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    queues = [[n for n in order if n.startswith(kind)] for kind in ("torchvision", "timm", "transformers")]
+    names = [name for turn in zip(*queues, strict=False) for name in turn]
     options = TargetOptions(batch_size=2)
-    return [(name, lambda name=name: name, options) for name in names[:count]]  # type: ignore[misc]
+    chosen: list[Case] = []
+    for name in names:
+        if len(chosen) == count:
+            break
+        try:
+            peak = memgauge.estimate(name, options=options, host=False, steps=2).peak.allocated_bytes or 0
+        except MemgaugeError:
+            peak = 0  # a miss, which stays in
+        if peak > largest:
+            print(f"passed over, too large to run here: {name} ({format_bytes(peak)})", file=sys.stderr)
+            continue
+        chosen.append((name, lambda name=name: name, options))  # type: ignore[misc]
+    return chosen
 
 
 def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptions) -> dict[str, object]:
@@ -140,11 +164,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=("steps", "models"))
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--largest", type=parse_bytes, default="6GiB", help="peak that still runs here")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
-    cases = step_cases() if asked.set == "steps" else model_cases(asked.count)
+    cases = step_cases() if asked.set == "steps" else model_cases(asked.count, asked.largest)
     if asked.only:
         cases = [c for c in cases if c[0] in asked.only.split(",")]
     rows: dict[str, dict[str, object]] = {}

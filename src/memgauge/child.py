@@ -97,7 +97,12 @@ def run_job(job: Job, writer: _Writer) -> None:
 
         if job.kind == "baseline":
             resident = resident_bytes()
-            result.resident = {"baseline_bytes": resident, "peak_bytes": resident, "step_ns": []}
+            result.resident = {
+                "baseline_bytes": resident,
+                "peak_bytes": resident,
+                "step_ns": [],
+                "has_dynamo": "torch._dynamo" in sys.modules,
+            }
             return writer.write()
 
         def report(run: Any) -> None:

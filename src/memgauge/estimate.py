@@ -107,7 +107,7 @@ def _process_memory(
         baseline_bytes = baseline.baseline_bytes()
         if baseline_bytes is None:
             return peak, {**unknown, "peak.host_bytes": baseline.reason}
-        resident = host_memory(trace, baseline_bytes)
+        resident = host_memory(trace, baseline_bytes, baseline.has_dynamo)
         return msgspec.structs.replace(peak, host_bytes=resident, host_baseline_bytes=baseline_bytes), unknown
     return peak, {
         "peak.device_bytes": "the CUDA context and library workspaces of this device are not modelled yet",

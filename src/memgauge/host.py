@@ -43,6 +43,7 @@ class Host:
         threads: int | None,
     ) -> None:
         self.reason = ""
+        self.has_dynamo = False
         self._bytes: int | None = None
         self._thread = threading.Thread(target=self._measure, args=(workload, options, sets, threads))
         self._thread.start()
@@ -62,6 +63,7 @@ class Host:
             self.reason = f"the import baseline could not be measured: {ended}"
         else:
             self._bytes = int(result.resident["baseline_bytes"])
+            self.has_dynamo = bool(result.resident["has_dynamo"])
 
     def baseline_bytes(self) -> int | None:
         """Return resident bytes after all imports; None if it could not be measured (see `reason`)."""
@@ -69,14 +71,19 @@ class Host:
         return self._bytes
 
 
-def host_memory(trace: Trace, baseline_bytes: int) -> Range:
+def host_memory(trace: Trace, baseline_bytes: int, has_dynamo: bool = False) -> Range:
     """Return the range of peak resident memory for a CPU run with this trace.
+
+    Args:
+        trace: What the run requests and gives back.
+        baseline_bytes: Resident once everything is imported.
+        has_dynamo: Whether those imports loaded torch._dynamo already, as some libraries do.
 
     Low: the heap merges and uses again all that is freed. High: a small object stays
     behind every fourth block and keeps its hole from merging. Expected: every sixteenth.
     Real runs were seen between the two (benchmarks/accuracy_cpu.py shows them).
     """
-    fixed = baseline_bytes + first_use_bytes(trace)
+    fixed = baseline_bytes + first_use_bytes(trace, has_dynamo)
     merged, some, many = (
         max(glibc.replay(trace.events, pinned_every=every), default=0) for every in (0, 16, 4)
     )
@@ -86,11 +93,11 @@ def host_memory(trace: Trace, baseline_bytes: int) -> Range:
     return Range(max(fixed + low - slack, baseline_bytes), fixed + expected, fixed + max(many, expected) + slack)
 
 
-def first_use_bytes(trace: Trace) -> int:
+def first_use_bytes(trace: Trace, has_dynamo: bool = False) -> int:
     """Return what libraries take at their first use, by what the trace used."""
     operators = {event.operator for event in trace.events}
     total = 0
-    if "optimizer" in trace.uses:
+    if "optimizer" in trace.uses and not has_dynamo:
         total += FIRST_USE_BYTES["optimizer"]
     if operators & {"aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm"}:
         total += FIRST_USE_BYTES["matmul"]

@@ -59,6 +59,8 @@ class ExpandableSegments:
 
         Returns None when the driver has no pages left; pages mapped until then stay mapped.
         """
+        if size_bytes > self._span_bytes:
+            return None
         block: Block | None = self._lowest_room(size_bytes)
         if block is not None and not block.is_mapped:
             block = self._map(block, size_bytes)

@@ -18,6 +18,7 @@ from memgauge.frameworks.torch.shapes import Spec
 Fix = Callable[[tuple[Any, ...], dict[str, Any], Any], Any]
 
 _MEAN = 1
+_C: Any = torch._C  # what is asked here has no type stubs
 
 
 def output_specs_on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
@@ -67,9 +68,8 @@ def _convolution_format(args: tuple[Any, ...], grad: int) -> torch.memory_format
     x, weight = args[grad], args[grad + 1]
     bias = () if not grad else (args[3],)
     rest = args[grad + 3 : grad + 9]
-    backend = torch._C._select_conv_backend(x, weight, None if grad else args[2], *rest, *bias)
-    found = torch._C._conv_determine_backend_memory_format(x, weight, backend)
-    return found  # type: ignore[no-any-return]
+    backend = _C._select_conv_backend(x, weight, None if grad else args[2], *rest, *bias)
+    return _C._conv_determine_backend_memory_format(x, weight, backend)  # type: ignore[no-any-return]
 
 
 def _convolution(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
@@ -103,7 +103,7 @@ def _kept_whole(reduction: int) -> Fix:
         chosen = args[reduction] if len(args) > reduction else kwargs.get("reduction", _MEAN)
         if chosen == 0:
             return specs
-        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
         return specs._replace(storage_bytes=prod(shape) * specs.dtype.itemsize)
 
     return fix

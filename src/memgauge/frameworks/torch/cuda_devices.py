@@ -20,7 +20,7 @@ from torch.utils import _device as torch_device
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_placement import Placement
-from memgauge.frameworks.torch.cuda_tensor import CPU, GPU, place_of
+from memgauge.frameworks.torch.cuda_tensor import CPU, GPU, below_modes, place_of
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.values import ValueReader, user_line
 
@@ -57,7 +57,7 @@ def patch_factories(patches: Patches, placement: Placement) -> None:
     for name in _LIKE:
         patches.set(torch, name, _factory(getattr(torch, name), placement, default=False))
     for name in _NEW:
-        patches.set(torch.Tensor, name, _factory(getattr(torch.Tensor, name), placement, default=False))
+        patches.set(torch.Tensor, name, _factory(below_modes(getattr(torch.Tensor, name)), placement, default=False))
     factory_of: dict[Any, Callable[..., Any]] = {}
 
     def torch_function(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -52,15 +52,29 @@ def place_of(device: Any) -> bool | None:
     return True if kind == "cuda" else False if kind == "cpu" else None
 
 
+def below_modes(real: Any) -> Any:
+    """Call torch's own method without function modes.
+
+    A mode (`with torch.device(...)` is one) would look the method up by its name and
+    find the replacement again.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return real(*args, **kwargs)
+
+    return call
+
+
 def patch_tensor(patches: Patches, placement: Placement) -> None:
     """Make tensors answer and move as on a machine with a GPU."""
     tensor_class = torch.Tensor
-    real_device = torch._C.TensorBase.device
-    real_to = tensor_class.to
+    real_device = below_modes(torch._C.TensorBase.device.__get__)  # type: ignore[attr-defined]
+    real_to = below_modes(tensor_class.to)
     on_device = placement.on_device
 
     def device(self: torch.Tensor) -> torch.device:
-        return GPU if on_device(self) else real_device.__get__(self)  # type: ignore[attr-defined,no-any-return]
+        return GPU if on_device(self) else real_device(self)  # type: ignore[no-any-return]
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         there, args, kwargs = _destination(args, kwargs)
@@ -82,7 +96,7 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
     def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return to(self, other)
 
-    real_type = tensor_class.type
+    real_type = below_modes(tensor_class.type)
 
     def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
@@ -94,7 +108,7 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
             return to(self, "cuda", dtype=next(d for d, n in _TYPE_NAMES.items() if n == name))
         return real_type(self, dtype, non_blocking, **kwargs)
 
-    real_deepcopy = tensor_class.__deepcopy__
+    real_deepcopy = below_modes(tensor_class.__deepcopy__)
 
     def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
         # torch copies the storage byte by byte, which no dispatcher sees; a clone is the same memory.

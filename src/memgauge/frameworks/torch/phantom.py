@@ -102,7 +102,7 @@ class PhantomMode(TorchDispatchMode):
 
     lists_what_it_meets = True  # tensors that were made before the run are memory of the target
     supports_higher_order_operators = True  # to name them; see not_eager
-    frames_to_caller = 3  # from `_is_engine_sum` to whoever called the operator
+    frames_to_caller = 3  # from `_is_done_in_place` to whoever called the operator
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class PhantomMode(TorchDispatchMode):
         (FunctionsManual.cpp and ATen/native, wherever `areAnyTensorSubclassLike` is asked).
         It adds in place when nobody else holds the first tensor.
         """
-        if sys._getframe(3).f_code.co_name != "_engine_run_backward" or torch.is_grad_enabled():
+        if sys._getframe(self.frames_to_caller).f_code.co_name != "_engine_run_backward" or torch.is_grad_enabled():
             return False
         if rule.name == "aten.add":
             if len(inputs) != 2 or inputs[0].shape != inputs[1].shape or inputs[0].dtype != inputs[1].dtype:
@@ -367,7 +367,7 @@ class PhantomMode(TorchDispatchMode):
         if len(inputs) != 1 or len(args) < 2 or isinstance(args[1], torch.Tensor) or not rule.takes_scalar:
             return None
         size = 16 if isinstance(args[1], complex) else 1 if isinstance(args[1], bool) else 8
-        if self._scopes.backward_depth and sys._getframe(3).f_code.co_name == "_engine_run_backward":
+        if self._scopes.backward_depth and sys._getframe(self.frames_to_caller).f_code.co_name == "_engine_run_backward":
             return None  # a formula of autograd, not the user's Python
         number = self._ledger.hold(size, self._category(), self._layer())
         if rule.saves_scalar and torch.is_grad_enabled() and self._requires_grad(inputs[0]):

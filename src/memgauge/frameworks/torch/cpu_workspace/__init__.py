@@ -61,7 +61,9 @@ def _collect() -> dict[Any, Rule]:
 _RULES = _collect()
 
 
-def workspace_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, threads: int) -> int:
+def workspace_bytes(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, threads: int
+) -> int:
     """Return what the operator holds at its highest instant beyond its own outputs.
 
     Args:

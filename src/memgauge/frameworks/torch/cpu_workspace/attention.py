@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous, size
+from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -26,7 +26,7 @@ def flash_attention(args: Args, kwargs: Kwargs, result: Any, threads: int) -> in
     rows, columns = _blocks(query, key)
     accumulator = 8 if query.itemsize == 8 else 4
     held = threads * (rows * columns + 2 * rows + rows * query.shape[3]) * accumulator
-    return held + (threads * rows * columns * 2 if query.itemsize == 2 else 0)
+    return int(held + (threads * rows * columns * 2 if query.itemsize == 2 else 0))
 
 
 def flash_attention_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -39,14 +39,15 @@ def flash_attention_backward(args: Args, kwargs: Kwargs, result: Any, threads: i
         # Products in half precision go through oneDNN, which sums in single precision.
         held += threads * 2 * rows * columns * 2
         held += query.shape[3] * max(rows, columns) * 4 + 132
-    return held + made_contiguous(grad.transpose(1, 2))
+    return int(held) + made_contiguous(grad.transpose(1, 2))
 
 
 def scaled_dot_product_attention(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """As an operator of its own (inference mode) it also drops the logarithms of the sums."""
     query = args[0]
     held = flash_attention(args, kwargs, result, threads)
-    return held + size(query) // query.shape[-1] // query.itemsize * max(4, query.itemsize)
+    rows = int(query.numel() // query.shape[-1])
+    return held + rows * max(4, int(query.itemsize))
 
 
 RULES: dict[str, Any] = {

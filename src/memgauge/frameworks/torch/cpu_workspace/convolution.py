@@ -15,9 +15,10 @@ from memgauge.frameworks.torch.cpu_workspace import onednn_bfloat16, onednn_floa
 from memgauge.frameworks.torch.cpu_workspace.onednn import Plan, Problem, Triple, booked
 from memgauge.frameworks.torch.cpu_workspace.slow_convolution import slow_backward, slow_forward
 
+_C: Any = torch._C  # what is asked here has no type stubs
 # Source: torch aten/src/ATen/native/ConvUtils.h, enum ConvBackend: MkldnnTranspose, which Python
 # has no name for, stands between these two.
-_ONEDNN = range(int(torch._C._ConvBackend.Mkldnn), int(torch._C._ConvBackend.MkldnnEmpty))
+_ONEDNN = range(int(_C._ConvBackend.Mkldnn), int(_C._ConvBackend.MkldnnEmpty))
 _TRANSPOSED = {
     "forward": "backward_data",
     "backward_data": "forward",
@@ -29,13 +30,11 @@ _CACHE: dict[tuple[Any, ...], int] = {}
 def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, threads: int) -> int:
     """Workspace of the forward pass."""
     del kwargs
-    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args[:9]
+    x, weight, bias = args[:3]
     key = _key(x, weight, bias is not None, result, args[3:9], threads)
     found = _CACHE.get(key)
     if found is None:
-        backend = torch._C._select_conv_backend(
-            x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-        )
+        backend = _C._select_conv_backend(x, weight, bias, *args[3:9])
         if int(backend) in _ONEDNN:
             found = _onednn_forward(x, weight, bias is not None, result, args[3:9], threads)
         else:
@@ -47,13 +46,12 @@ def convolution(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, thre
 def convolution_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, threads: int) -> int:
     """Workspace of the backward pass."""
     del kwargs, result
-    grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask = args[:11]
+    grad, x, weight, bias_sizes = args[:4]
+    mask = args[10]
     key = _key(x, weight, tuple(mask), grad, args[4:10], threads)
     found = _CACHE.get(key)
     if found is None:
-        backend = torch._C._select_conv_backend(
-            x, weight, None, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
-        )
+        backend = _C._select_conv_backend(x, weight, None, *args[4:10], bias_sizes)
         if int(backend) in _ONEDNN:
             found = _onednn_backward(grad, x, weight, mask, args[4:10], threads)
         else:
@@ -64,7 +62,8 @@ def convolution_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: 
 
 def _key(x: torch.Tensor, weight: torch.Tensor, extra: Any, y: torch.Tensor, rest: Any, threads: int) -> Any:
     options = tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in rest)
-    return (x.shape, x.stride(), weight.shape, weight.stride(), x.dtype, extra, y.shape, y.stride(), options, threads)
+    layouts = tuple((t.shape, t.stride()) for t in (x, weight, y))
+    return (layouts, x.dtype, extra, options, threads)
 
 
 def vector_width() -> int:
@@ -84,7 +83,7 @@ def is_channels_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """
     if x.dim() == 3:
         return False
-    found = torch._C._conv_determine_backend_memory_format(x, weight, torch._C._ConvBackend.Mkldnn)
+    found = _C._conv_determine_backend_memory_format(x, weight, _C._ConvBackend.Mkldnn)
     return found in (torch.channels_last, torch.channels_last_3d)
 
 
@@ -215,4 +214,3 @@ def _onednn_backward(
             dense += _bytes(weight)  # the dense weights are turned once more
         peak = max(peak, running, dense)
     return copies + max(0, peak - kept)
-

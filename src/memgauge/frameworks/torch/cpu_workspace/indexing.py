@@ -78,10 +78,10 @@ def copied(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
 def sort(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """Places along the sorted dimension.
 
-    Source: torch aten/src/ATen/native/cpu/SortingKernel.cpp, sort_stable_kernel; Sorting.cpp, sort_stable_out.
+    Source: torch aten/src/ATen/native/Sorting.cpp, sort_stable_out; cpu/SortingKernel.cpp.
     """
     x = args[0]
-    return int(x.shape[argument(args, 1, -1)]) * 8 if x.dim() else 0  # type: ignore[index]
+    return int(x.shape[argument(args, 1, -1)]) * 8 if x.dim() else 0
 
 
 def stable_sort(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -91,12 +91,12 @@ def stable_sort(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
 
 
 def scan(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
-    """Source: torch aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops: the input in the result's type."""
+    """Source: torch aten/src/ATen/native/ReduceOps.cpp, impl_func_cum_ops: the input as the result's type."""
     return size(args[0], result.itemsize) if args[0].dtype is not result.dtype else 0
 
 
 def roll(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
-    """Source: torch aten/src/ATen/native/TensorTransformations.h, roll_common: one dimension after another."""
+    """Source: torch aten/src/ATen/native/TensorTransformations.h, roll_common, dimension by dimension."""
     return size(args[0]) if len(args[1]) > 1 else 0
 
 

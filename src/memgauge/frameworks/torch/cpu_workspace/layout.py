@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,7 +17,9 @@ def size(tensor: torch.Tensor, itemsize: int = 0) -> int:
     return tensor.numel() * (itemsize or tensor.itemsize)
 
 
-def made_contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> int:
+def made_contiguous(
+    tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> int:
     """Bytes of `tensor.contiguous(memory_format=...)`: none where it is so already."""
     if tensor.is_contiguous(memory_format=memory_format):
         return 0
@@ -43,6 +46,6 @@ def suggested(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def argument(args: Sequence[object], position: int, default: object = None) -> object:
+def argument(args: Sequence[Any], position: int, default: Any = None) -> Any:
     """Return a positional argument that may have been left out."""
     return args[position] if len(args) > position else default

@@ -15,8 +15,8 @@ _MEAN = 1
 
 
 def _elements(args: Args) -> int:
-    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    return shape.numel() * max(args[0].itemsize, args[1].itemsize)
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
+    return int(shape.numel() * max(args[0].itemsize, args[1].itemsize))
 
 
 def _divisor(itemsize: int) -> int:

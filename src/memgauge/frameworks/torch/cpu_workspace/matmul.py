@@ -32,7 +32,7 @@ def _is_fit(matrix: torch.Tensor) -> bool:
 
 
 def _half(left: torch.Tensor, result: Any, threads: int = 1) -> int:
-    """oneDNN's product of bfloat16 matrices keeps the sums in float32, a matrix for each thread.
+    """OneDNN's product of bfloat16 matrices keeps the sums in float32, a matrix for each thread.
 
     Source: torch aten/src/ATen/native/mkldnn/Matmul.cpp, checksize; oneDNN
     src/cpu/matmul/gemm_bf16_matmul.cpp, init_scratchpad.

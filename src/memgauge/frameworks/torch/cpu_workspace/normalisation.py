@@ -19,12 +19,10 @@ def batch_norm(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     Normalization.cpp, batch_norm_cpu.
     """
     x, training = args[0], args[5]
-    terms = 2 * x.shape[1] * (8 if x.itemsize == 8 else 4)
-    return 0 if training and _simple_statistics(x) else terms
-
-
-def _simple_statistics(x: Any) -> bool:
-    return not x.is_contiguous()
+    last = suggested(x) is not torch.contiguous_format
+    if not x.is_contiguous() and not last:
+        return 0
+    return 2 * int(x.shape[1]) * (8 if x.itemsize == 8 else 4) * (threads if last and training else 1)
 
 
 def batch_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -51,7 +49,7 @@ def composite_layer_norm(args: Args, kwargs: Kwargs, result: Any, threads: int) 
     rows = args[0].numel()
     for length in args[1]:
         rows //= length
-    return made_contiguous(args[0]) + 2 * rows * args[0].itemsize
+    return made_contiguous(args[0]) + int(2 * rows * args[0].itemsize)
 
 
 def layer_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -68,7 +66,7 @@ def layer_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -
 
 
 def group_norm(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
-    """Source: torch aten/src/ATen/native/cpu/group_norm_kernel.cpp, GroupNormKernelImplChannelsLastInternal."""
+    """Source: torch aten/src/ATen/native/cpu/group_norm_kernel.cpp, GroupNormKernelImplInternal."""
     x, batch, channels = args[0], args[3], args[4]
     chosen = suggested(x)
     sums = 2 * batch * channels * 4 if not x.is_contiguous() else 0
@@ -101,7 +99,8 @@ def safe_softmax(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     Source: torch aten/src/ATen/native/transformers/attention.cpp, _safe_softmax.
     """
     x = args[0]
-    return made_contiguous(x) + int(x.numel()) + int(x.numel()) // max(1, x.shape[args[1]]) + 4
+    rows = int(x.numel() // max(1, x.shape[args[1]]))
+    return made_contiguous(x) + int(x.numel()) + rows + 4
 
 
 RULES: dict[str, Any] = {

@@ -8,7 +8,7 @@ Source: oneDNN src/cpu/cpu_convolution_list.cpp, src/cpu/x64/jit_avx512_core_bf1
 
 from __future__ import annotations
 
-from memgauge.frameworks.torch.cpu_workspace import onednn_float
+from memgauge.frameworks.torch.cpu_workspace import onednn_fits, onednn_float, onednn_scratchpads
 from memgauge.frameworks.torch.cpu_workspace.onednn import BARRIER, Plan, Problem, booked, ceil_div, up
 
 
@@ -31,9 +31,9 @@ def backward_weights(p: Problem) -> Plan:
         plan = onednn_float.backward_weights(p)
         return plan._replace(scratchpad=_depthwise_sums(p)) if plan.weights is not None else plan
     plan = onednn_float.backward_weights(p)
-    if plan.nxc or p.groups > 1 and (p.ic // p.groups) % 16:
+    if plan.nxc or (p.groups > 1 and (p.ic // p.groups) % 16):
         return plan
-    scratch = _pointwise_sums(p) if onednn_float.is_pointwise(p) else _transposed_and_sums(p)
+    scratch = _pointwise_sums(p) if onednn_fits.is_pointwise(p) else _transposed_and_sums(p)
     if p.channels_last:
         return Plan(None, p.weight_bytes(16, 16), None, scratch)
     return Plan(p.source_bytes(16), p.weight_bytes(16, 16), p.output_bytes(16), scratch)
@@ -44,9 +44,9 @@ def _without_channels_last_products(p: Problem, direction: str) -> Plan:
     plan: Plan = getattr(onednn_float, direction)(p)
     if p.is_depthwise:
         return plan
-    if onednn_float.is_pointwise(p):
+    if onednn_fits.is_pointwise(p):
         return _pointwise(p, direction)
-    if plan.nxc and not onednn_float.is_inner_product(p):
+    if plan.nxc and not onednn_fits.is_inner_product(p):
         if p.is_dilated or (p.groups > 1 and (p.ic // p.groups) % 16):
             return plan
         return Plan(p.source_bytes(16), p.weight_bytes(16, 16), p.output_bytes(16))
@@ -63,7 +63,7 @@ def _pointwise(p: Problem, direction: str) -> Plan:
     channels = up(p.oc if direction == "forward" else p.ic, 16)
     area = p.output[0] * p.output[1] * p.output[2]
     scratch = booked(p.threads * up(area, 6) * channels * 4)
-    scratch += onednn_float.unit_stride_space(p, ceil_div(p.ic, 16))
+    scratch += onednn_scratchpads.unit_stride_space(p, ceil_div(p.ic, 16))
     if p.channels_last:
         return Plan(None, p.weight_bytes(16, 16), None, scratch)
     return Plan(p.source_bytes(16), p.weight_bytes(16, 16), p.output_bytes(16), scratch)
@@ -71,9 +71,9 @@ def _pointwise(p: Problem, direction: str) -> Plan:
 
 def _pointwise_sums(p: Problem) -> int:
     """Source: oneDNN src/cpu/x64/jit_avx512_core_bf16_1x1_conv_kernel.cpp, init_scratchpad."""
-    images, _ = onednn_float.pointwise_threads(p)
+    images, _ = onednn_scratchpads.pointwise_threads(p)
     sums = up(p.oc, 16) * (up(p.ic, 16) + (1 if p.bias else 0)) * images
-    gathered = onednn_float.unit_stride_space(p, onednn_float.pointwise_blocks(p))
+    gathered = onednn_scratchpads.unit_stride_space(p, onednn_scratchpads.pointwise_blocks(p))
     return booked(sums * 4) + booked(BARRIER, BARRIER) + gathered
 
 

@@ -16,10 +16,11 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 _ARITHMETIC = (
-    "add sub rsub mul div true_divide divide multiply subtract remainder fmod maximum minimum atan2 hypot "
-    "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "copysign floor_divide xlogy logaddexp fmax fmin nextafter"
-).split()
+    *("add", "sub", "rsub", "mul", "div", "true_divide", "divide", "multiply", "subtract", "remainder"),
+    *("fmod", "maximum", "minimum", "atan2", "hypot", "eq", "ne", "lt", "le", "gt", "ge", "fmax", "fmin"),
+    *("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "copysign"),
+    *("floor_divide", "xlogy", "logaddexp", "nextafter"),
+)
 _OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default", "Tensor_mode")
 
 
@@ -61,7 +62,7 @@ def mode_sees_number(args: Args, kwargs: Kwargs, result: Any, threads: int) -> i
 
 
 def gelu_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
-    """oneDNN turns the gradient to the layout of the input, and the result back.
+    """OneDNN turns the gradient to the layout of the input, and the result back.
 
     Source: torch aten/src/ATen/native/mkldnn/Gelu.cpp, mkldnn_gelu_backward; ideep eltwise_backward.
     """

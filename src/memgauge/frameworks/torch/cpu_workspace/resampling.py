@@ -19,7 +19,7 @@ def _tables(result: Any, taps: int) -> int:
 
     Source: torch aten/src/ATen/native/cpu/UpSampleKernel.cpp, compute_indices_weights.
     """
-    return sum(result.shape[2:]) * taps * (8 + result.itemsize)
+    return int(sum(result.shape[2:]) * taps * (8 + result.itemsize))
 
 
 def _resized(args: Args, result: Any, taps: int) -> int:
@@ -57,7 +57,7 @@ def antialiased(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     Source: torch aten/src/ATen/native/cpu/UpSampleKernel.cpp, separable_upsample_generic_Nd_kernel_impl.
     """
     x = args[0]
-    return int(x.shape[0] * x.shape[1] * x.shape[2] * result.shape[3]) * x.itemsize
+    return int(x.shape[0] * x.shape[1] * x.shape[2] * result.shape[3] * x.itemsize)
 
 
 def resized_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
@@ -94,7 +94,7 @@ def affine_grid(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """
     shape = args[1]
     theta = args[0]
-    return int(shape[0] * torch.Size(shape[2:]).numel() * (len(shape) - 1)) * theta.itemsize
+    return int(shape[0] * torch.Size(shape[2:]).numel() * (len(shape) - 1) * theta.itemsize)
 
 
 def folded(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:

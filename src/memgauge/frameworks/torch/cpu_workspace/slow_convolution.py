@@ -14,12 +14,11 @@ import torch
 
 from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous
 
-_Backend = torch._C._ConvBackend
+_C: Any = torch._C  # what is asked here has no type stubs
+_Backend = _C._ConvBackend
 
 
-def slow_forward(
-    backend: Any, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, options: Any
-) -> int:
+def slow_forward(backend: Any, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, options: Any) -> int:
     """Workspace of the forward pass."""
     stride, padding, _, _, _, groups = options
     columns = _columns(backend, x, weight, y, stride, padding, groups, forward=True)
@@ -46,7 +45,7 @@ def slow_backward(
     if groups == 1:
         return columns
     outputs = (mask[0] * x.numel() + mask[1] * weight.numel() + mask[2] * grad.shape[1]) * x.itemsize
-    return max(_part(x, groups) + _part(grad, groups) + columns, outputs)
+    return int(max(_part(x, groups) + _part(grad, groups) + columns, outputs))
 
 
 def _part(tensor: torch.Tensor, groups: int) -> int:
@@ -67,7 +66,7 @@ def _columns(
     kernel = prod(weight.shape[2:])
     images = x.shape[0]
     if backend in (_Backend.SlowTranspose2d, _Backend.SlowTranspose3d):
-        columns = weight.shape[1] * kernel * prod(x.shape[2:])
+        columns = int(weight.shape[1]) * kernel * prod(x.shape[2:])
         if backend == _Backend.SlowTranspose2d:
             return columns * x.itemsize * (images if forward else 1)
         ones = prod(y.shape[2:]) if forward else 0

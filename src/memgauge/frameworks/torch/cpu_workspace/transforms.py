@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,10 +21,7 @@ def _batched(x: torch.Tensor, dims: list[int]) -> int:
     transformed = {d % x.dim() for d in dims}
     batch = sorted((d for d in range(x.dim()) if d not in transformed), key=lambda d: -x.stride(d))
     batch = [d for d in batch if x.shape[d] != 1]
-    fits = all(
-        x.stride(outer) == x.stride(inner) * x.shape[inner]
-        for outer, inner in zip(batch, batch[1:], strict=False)
-    )
+    fits = all(x.stride(outer) == x.stride(inner) * x.shape[inner] for outer, inner in pairwise(batch))
     return 0 if fits else size(x)
 
 
@@ -57,7 +55,7 @@ def trilinear(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
                 second = second.unsqueeze(dimension)
     shape = list(torch.broadcast_shapes(first.shape, second.shape))
     shape[args[7] if len(args) > 7 else 1] = 1
-    return torch.Size(shape).numel() * first.itemsize + size(result)
+    return int(torch.Size(shape).numel() * first.itemsize) + size(result)
 
 
 def euclidean_distance(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
