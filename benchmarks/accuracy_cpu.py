@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -77,13 +78,13 @@ def model_cases(count: int, largest: int) -> list[Case]:
         if peak > largest:
             print(f"passed over, too large to run here: {name} ({format_bytes(peak)})", file=sys.stderr)
             continue
-        chosen.append((name, lambda name=name: name, options))  # type: ignore[misc]
+        chosen.append((name, lambda name=name: name, options))
     return chosen
 
 
-def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptions) -> dict[str, object]:
+def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptions) -> dict[str, Any]:
     """Predict and measure one case; returns one row."""
-    row: dict[str, object] = {"name": name}
+    row: dict[str, Any] = {"name": name}
     begin = time.perf_counter()
     target = make()
     options_of = options if isinstance(target, str) else None
@@ -97,15 +98,12 @@ def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptio
         return row | {"error": f"{type(error).__name__}: {str(error)[-300:]}"}
     if measurement.ended != "completed":
         return row | {"error": f"the real run ended: {measurement.ended[-300:]}"}
-    base = estimate.peak.host_baseline_bytes
-    real_base = measurement.peak.host_baseline_bytes
+    said, base = estimate.peak.host_bytes, estimate.peak.host_baseline_bytes
+    seen, seen_base = measurement.peak.host_bytes, measurement.peak.host_baseline_bytes
     return row | {
         "tensors": [estimate.peak.tensor_bytes, measurement.peak.tensor_bytes],
         "whole": [estimate.peak.allocated_bytes, measurement.peak.allocated_bytes],
-        "growth": [
-            *(b - base for b in (estimate.peak.host_bytes.low, estimate.peak.host_bytes.expected, estimate.peak.host_bytes.high)),
-            measurement.peak.host_bytes.expected - real_base,
-        ],
+        "growth": [said.low - base, said.expected - base, said.high - base, seen.expected - seen_base],
         "unattributed": measurement.at_peak.categories.get("unattributed", 0),
         "peak_operator": [estimate.at_peak.operator, measurement.at_peak.operator],
     }
@@ -116,14 +114,19 @@ def error_of(pair: list[int]) -> float:
     return (pair[0] - pair[1]) / pair[1]
 
 
-def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+def percent(pair: list[int], digits: int) -> str:
+    """Return the error as people read it."""
+    return "exact" if pair[0] == pair[1] else f"{100 * error_of(pair):+.{digits}f} %"
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures that the goals name."""
     good = [r for r in rows if "error" not in r]
-    tensors = [abs(error_of(r["tensors"])) for r in good]  # type: ignore[arg-type]
-    whole = [abs(error_of(r["whole"])) for r in good]  # type: ignore[arg-type]
-    large = [r["growth"] for r in good if r["whole"][1] >= RESIDENT_FROM]  # type: ignore[index]
-    inside = [low <= real <= high for low, _, high, real in large]  # type: ignore[misc]
-    widths = [(high - low) / 2 / expected for low, expected, high, _ in large]  # type: ignore[misc]
+    tensors = [abs(error_of(r["tensors"])) for r in good]
+    whole = [abs(error_of(r["whole"])) for r in good]
+    large = [r["growth"] for r in good if r["whole"][1] >= RESIDENT_FROM]
+    inside = [low <= real <= high for low, _, high, real in large]
+    widths = [(high - low) / 2 / expected for low, expected, high, _ in large]
     return {
         "cases": len(rows),
         "misses": len(rows) - len(good),
@@ -138,20 +141,20 @@ def summary(rows: list[dict[str, object]]) -> dict[str, object]:
     }
 
 
-def show(rows: list[dict[str, object]], console: Console) -> None:
+def show(rows: list[dict[str, Any]], console: Console) -> None:
     """Print one line for each case and the summary."""
     table = Table("case", "tensors", "error", "whole", "error", "growth", "range", box=None)
     for row in rows:
         if "error" in row:
             table.add_row(str(row["name"]), "miss", "", str(row["error"])[:60])
             continue
-        low, _, high, real = row["growth"]  # type: ignore[misc]
+        low, _, high, real = row["growth"]
         table.add_row(
             str(row["name"]),
-            format_bytes(row["tensors"][1]),  # type: ignore[index]
-            "exact" if row["tensors"][0] == row["tensors"][1] else f"{100 * error_of(row['tensors']):+.3f} %",  # type: ignore[index,arg-type]
-            format_bytes(row["whole"][1]),  # type: ignore[index]
-            f"{100 * error_of(row['whole']):+.2f} %",  # type: ignore[arg-type]
+            format_bytes(row["tensors"][1]),
+            percent(row["tensors"], 3),
+            format_bytes(row["whole"][1]),
+            percent(row["whole"], 2),
             format_bytes(real),
             f"{format_bytes(low)} – {format_bytes(high)}" + ("" if low <= real <= high else " ✗"),
         )
@@ -172,7 +175,7 @@ def main() -> None:
     cases = step_cases() if asked.set == "steps" else model_cases(asked.count, asked.largest)
     if asked.only:
         cases = [c for c in cases if c[0] in asked.only.split(",")]
-    rows: dict[str, dict[str, object]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     if asked.json and asked.json.exists():
         rows = {r["name"]: r for r in json.loads(asked.json.read_text())["rows"]}
     console = Console()

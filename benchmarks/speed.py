@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,10 +38,13 @@ WARM: dict[str, tuple[str, TargetOptions, float]] = {
     "llama-70b": ("zoo:llama-70b", TargetOptions(batch_size=1), 15.0),
 }
 MEMTRACKER = ("resnet50", "gpt2")
-REAL = {"resnet50": TargetOptions(batch_size=4, optimizer="adam"), "gpt2": TargetOptions(batch_size=1, sequence_length=64)}
+REAL = {
+    "resnet50": TargetOptions(batch_size=4, optimizer="adam"),
+    "gpt2": TargetOptions(batch_size=1, sequence_length=64),
+}
 
 
-def timed(run: Callable[[], object]) -> tuple[float, object]:
+def timed(run: Callable[[], object]) -> tuple[float, Any]:
     """Return the seconds that `run` takes and what it gives back."""
     gc.collect()
     begin = time.perf_counter()
@@ -53,13 +57,13 @@ def estimate_only(target: str, options: TargetOptions) -> memgauge.Estimate:
     return memgauge.estimate(target, options=options, host=False)
 
 
-def warm(name: str, repeats: int) -> dict[str, object]:
+def warm(name: str, repeats: int) -> dict[str, Any]:
     """Time one target in this process, and how far resident memory rises meanwhile."""
     target, options, goal = WARM[name]
     reset_peak()
     runs = [timed(lambda: estimate_only(target, options)) for _ in range(repeats)]
     seconds = statistics.median(s for s, _ in runs)
-    peak = runs[-1][1].peak.allocated_bytes  # type: ignore[attr-defined]
+    peak = runs[-1][1].peak.allocated_bytes
     return {
         "seconds": round(seconds, 3),
         "goal_seconds": goal,
@@ -88,7 +92,7 @@ def memtracker_peak(workload: Workload) -> int:
     return sum(kinds["Total"] for kinds in peak.values())
 
 
-def beside_memtracker(name: str) -> dict[str, object]:
+def beside_memtracker(name: str) -> dict[str, Any]:
     """Run both on one workload, and the real one; returns seconds and errors."""
     target = WARM[name][0]
     workload = resolve(target, REAL[name])
@@ -99,8 +103,8 @@ def beside_memtracker(name: str) -> dict[str, object]:
         "seconds": round(ours, 3),
         "memtracker_seconds": round(theirs, 3),
         "times_faster": round(theirs / ours, 1),
-        "error_percent": round(100 * (estimate.peak.allocated_bytes / real.allocated_bytes - 1), 3),  # type: ignore[attr-defined]
-        "memtracker_error_percent": round(100 * (peak / real.allocated_bytes - 1), 3),  # type: ignore[operator]
+        "error_percent": round(100 * (estimate.peak.allocated_bytes / real.allocated_bytes - 1), 3),
+        "memtracker_error_percent": round(100 * (peak / real.allocated_bytes - 1), 3),
     }
 
 
@@ -112,7 +116,7 @@ def cold(code: list[str], repeats: int) -> float:
     )
 
 
-def cold_starts(repeats: int) -> dict[str, object]:
+def cold_starts(repeats: int) -> dict[str, Any]:
     """Time imports and a first estimate, each as a whole process."""
     bare = cold(["-c", "pass"], repeats)
     ours = cold(["-c", "import memgauge"], repeats)
@@ -135,7 +139,7 @@ def main() -> None:
     asked = parser.parse_args()
     only = set(asked.only.split(",")) - {""}
     estimate_only("zoo:mlp", TargetOptions())
-    result: dict[str, object] = {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    result: dict[str, Any] = {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
     for name in WARM:
         if not only or name in only:
             result[name] = warm(name, 1 if "70b" in name else asked.repeats)
@@ -148,9 +152,9 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     if asked.json:
         asked.json.write_text(json.dumps(result, indent=1) + "\n")
-    peak = result.get("llama-70b")
-    if isinstance(peak, dict):
-        print(f"resident at most {format_bytes(peak['process_peak_bytes'])} of {format_bytes(3 * GIB // 2)}", file=sys.stderr)
+    if "llama-70b" in result:
+        peak = format_bytes(result["llama-70b"]["process_peak_bytes"])
+        print(f"resident at most {peak}, of {format_bytes(3 * GIB // 2)} allowed", file=sys.stderr)
 
 
 if __name__ == "__main__":

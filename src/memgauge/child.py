@@ -103,7 +103,8 @@ def run_job(job: Job, writer: _Writer) -> None:
                 "step_ns": [],
                 "has_dynamo": "torch._dynamo" in sys.modules,
             }
-            return writer.write()
+            writer.write()
+            return
 
         def report(run: Any) -> None:
             result.resident = msgspec.to_builtins(run)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from memgauge import devices
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.allocators.settings import CudaSettings
 from memgauge.devices import Device
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.peak import account
-from memgauge.host import Host, host_memory
+from memgauge.host import Host, host_memory, memory_total_bytes
 from memgauge.records import Estimate, Fits, Peak, Range, Timeline, Trace
 from memgauge.targets import TargetOptions, resolve
 from memgauge.workload import Workload
@@ -98,12 +100,13 @@ def _process_memory(
     peak: Peak, trace: Trace, device: Device, baseline: Host | None
 ) -> tuple[Peak, dict[str, str]]:
     """Add what the process takes beyond the allocator, or say why that is not known."""
-    import msgspec
-
     if device.kind == "cpu":
-        unknown = {"peak.device_bytes": "a CPU run takes no device memory", "peak.reserved_bytes": "torch keeps no reserve on the CPU"}
+        unknown = {
+            "peak.device_bytes": "a CPU run takes no device memory",
+            "peak.reserved_bytes": "torch keeps no reserve on the CPU",
+        }
         if baseline is None:
-            return peak, {**unknown, "peak.host_bytes": "not asked for"}
+            return peak, {**unknown, "peak.host_bytes": "not asked for (host=False)"}
         baseline_bytes = baseline.baseline_bytes()
         if baseline_bytes is None:
             return peak, {**unknown, "peak.host_bytes": baseline.reason}
@@ -117,24 +120,23 @@ def _process_memory(
 
 def fits(peak: Peak, device: Device) -> Fits:
     """Say whether the run fits: by the resident range on the CPU, by tensors alone on a GPU."""
-    capacity = device.capacity_bytes
     if device.kind == "cpu":
-        from memgauge.host import memory_total_bytes
-
-        capacity = memory_total_bytes()
-        need = peak.host_bytes or Range(*(peak.allocated_bytes or 0,) * 3)
-        if capacity is None:
-            return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason="memory size unknown")
-        verdict = "yes" if need.high <= capacity else "no" if need.low > capacity else "uncertain"
-        return Fits(verdict=verdict, capacity_bytes=capacity, free_bytes=capacity - need.expected)
-    reserved = peak.reserved_bytes or 0
+        return _fits_memory(peak, memory_total_bytes())
+    capacity, reserved = device.capacity_bytes, peak.reserved_bytes or 0
     if capacity is None:
-        return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason="capacity is read on the machine")
+        reason = "the capacity is read on the machine that has the device"
+        return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason=reason)
+    free = capacity - reserved
     if (peak.allocated_bytes or 0) > capacity:
-        return Fits(verdict="no", capacity_bytes=capacity, free_bytes=capacity - reserved)
-    return Fits(
-        verdict="uncertain",
-        capacity_bytes=capacity,
-        free_bytes=capacity - reserved,
-        reason="tensors fit; the CUDA context and library workspaces, which come on top, are not modelled yet",
-    )
+        return Fits(verdict="no", capacity_bytes=capacity, free_bytes=free)
+    reason = "tensors fit; the CUDA context and library workspaces, which come on top, are not modelled yet"
+    return Fits(verdict="uncertain", capacity_bytes=capacity, free_bytes=free, reason=reason)
+
+
+def _fits_memory(peak: Peak, capacity: int | None) -> Fits:
+    need = peak.host_bytes or Range(*(peak.allocated_bytes or 0,) * 3)
+    if capacity is None:
+        reason = "the size of this machine's memory is not known"
+        return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason=reason)
+    verdict = "yes" if need.high <= capacity else "no" if need.low > capacity else "uncertain"
+    return Fits(verdict=verdict, capacity_bytes=capacity, free_bytes=capacity - need.expected)

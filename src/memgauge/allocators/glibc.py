@@ -55,7 +55,9 @@ class Heap:
             stays, so that the block does not merge with what follows when freed; 0 for none.
     """
 
-    def __init__(self, trims: bool = True, pinned_every: int = 0, mmap_threshold: int = _MMAP_THRESHOLD) -> None:
+    def __init__(
+        self, trims: bool = True, pinned_every: int = 0, mmap_threshold: int = _MMAP_THRESHOLD
+    ) -> None:
         self.mapped_bytes = 0
         self.heap_bytes = 0  # up to the end of top
         self._trims = trims

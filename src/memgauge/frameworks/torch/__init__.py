@@ -1,0 +1,1 @@
+"""PyTorch: tracing on phantom tensors, real runs, models by name."""

@@ -120,7 +120,7 @@ class Problem:
 
         Source: oneDNN src/cpu/x64/jit_primitive_conf.hpp, calculate_end_padding.
         """
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             (o - 1) * s + (k - 1) * (d + 1) + 1 - i - p
             for i, o, k, s, p, d in zip(
                 self.source,

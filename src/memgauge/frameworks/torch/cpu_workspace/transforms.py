@@ -13,7 +13,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def _batched(x: torch.Tensor, dims: list[int]) -> int:
+def _batched(x: Any, dims: list[int]) -> int:
     """Bytes of the copy that brings all other dimensions into one; none where they lie so already.
 
     Source: torch aten/src/ATen/native/mkl/SpectralOps.cpp, _exec_fft.
@@ -53,7 +53,7 @@ def trilinear(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
                 first = first.unsqueeze(dimension)
             else:
                 second = second.unsqueeze(dimension)
-    shape = list(torch.broadcast_shapes(first.shape, second.shape))
+    shape = list(torch.broadcast_shapes(first.shape, second.shape))  # type: ignore[no-untyped-call]
     shape[args[7] if len(args) > 7 else 1] = 1
     return int(torch.Size(shape).numel() * first.itemsize) + size(result)
 
