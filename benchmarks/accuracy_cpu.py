@@ -45,16 +45,19 @@ def step_cases() -> list[Case]:
 
 
 def model_names() -> list[str]:
-    """Return `library:name` of every model of the three libraries, quantised ones (not eager) left out."""
+    """Return `library:name` of every model of the three libraries, quantised ones (not eager) left out.
+
+    Of transformers, the types that have a model class of their own.
+    """
     from memgauge.frameworks.torch.torchvision_compat import import_torchvision
 
     torchvision = import_torchvision()
     import timm
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     names = [f"torchvision:{n}" for n in torchvision.models.list_models() if "quantized" not in n]
     names += [f"timm:{n}" for n in timm.list_models()]
-    return names + [f"transformers:{n}" for n in CONFIG_MAPPING_NAMES]
+    return names + [f"transformers:{n}" for n in MODEL_MAPPING_NAMES]
 
 
 def model_cases(count: int, largest: int) -> list[Case]:

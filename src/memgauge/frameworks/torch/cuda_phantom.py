@@ -11,6 +11,7 @@ import torch
 
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
 from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
 
@@ -23,6 +24,7 @@ class CudaPhantomMode(PhantomMode):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._workspace = self._workspace or workspace_bytes
         self.placement = Placement(self._unknown)
 
     def __torch_dispatch__(

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,8 +58,8 @@ def _as_eager(unmodelled: dict[str, None]) -> Callable[..., Any]:
     return compile
 
 
-def inspect(objects: Any, unmodelled: dict[str, None]) -> None:
-    """Look at what the workload built.
+def inspect(objects: Any, functions: Iterable[Callable[..., Any]], unmodelled: dict[str, None]) -> None:
+    """Look at what the workload built, and at the compiled functions that its own functions name.
 
     Raises:
         UnsupportedError: A module or a parameter is quantised.
@@ -75,6 +75,28 @@ def inspect(objects: Any, unmodelled: dict[str, None]) -> None:
                 _refuse_quantised(type(tensor), where)
                 if tensor.dtype in _QUANTISED_DTYPES:
                     raise UnsupportedError(_quantised(where))
+
+
+    for function in functions:
+        for name, value in _named_by(function):
+            if hasattr(value, "_torchdynamo_orig_callable") and not isinstance(value, torch.nn.Module):
+                _note(unmodelled, name)
+
+
+def _named_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    cells = zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)
+    known = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
+    yield from ((name, known[name]) for name in (*code.co_names, *code.co_freevars) if name in known)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _refuse_quantised(kind: type, what: str) -> None:
@@ -103,6 +125,16 @@ def refuse_higher_order(func: Any) -> None:
         else "`memgauge measure` really runs it"
     )
     raise UnsupportedError(f"{name} at {user_line()} is not eager PyTorch but made to be compiled; {advice}")
+
+
+def without_shape_rule(name: str) -> UnsupportedError:
+    """Return the error for an operator (`mylib.op`) that says nothing of its outputs."""
+    if "quant" in name:
+        return UnsupportedError(_quantised(f"{name} at {user_line()}"))
+    return UnsupportedError(
+        f"{name} at {user_line()}: torch has no shape rule for this operator; register one with "
+        f'torch.library.register_fake("{name.replace(".", "::")}")'
+    )
 
 
 @contextmanager

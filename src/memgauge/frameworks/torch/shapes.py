@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses import fake_tensor
 
-from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.not_eager import without_shape_rule
 from memgauge.frameworks.torch.operators import Rule
-from memgauge.frameworks.torch.values import ValueReader, user_line
+from memgauge.frameworks.torch.values import ValueReader
 
 
 class Spec(NamedTuple):
@@ -102,7 +102,7 @@ def _key(value: Any, exact_floats: bool) -> Any:
 
 
 def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    arguments = {k: v for k, v in kwargs.items() if not isinstance(v, torch.Generator) and k != "pin_memory"}
+    arguments = {k: None if isinstance(v, torch.Generator) else v for k, v in kwargs.items() if k != "pin_memory"}
     if rule.has_device:
         arguments["device"] = torch.device("meta")
     with _as_on_target():
@@ -122,10 +122,7 @@ def _ask_fake(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, An
     except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException) as error:
         raise ValueReader.not_known(rule, rule.name.split(".")[-1]) from error
     except (NotImplementedError, fake_tensor.UnsupportedOperatorException) as error:
-        raise UnsupportedError(
-            f"{rule.name} at {user_line()}: torch has no shape rule for this operator; register one with "
-            f'torch.library.register_fake("{rule.name.replace(".", "::")}")'
-        ) from error
+        raise without_shape_rule(rule.name) from error
 
 
 @contextmanager

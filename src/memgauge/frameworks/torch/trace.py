@@ -128,7 +128,7 @@ class _Tracer:
     def built(self, objects: Any) -> None:
         self._objects = objects
         self.scopes.name_modules(objects)
-        inspect(objects, self.unmodelled)
+        inspect(objects, (self.workload.build, self.workload.batch, self.workload.step), self.unmodelled)
         for tensor, category, layer in tensors_of_roles(objects):
             for storage in storages(tensor):
                 if self.mode.lists_what_it_meets and not self.ledger.knows(storage._cdata):
