@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,17 +76,13 @@ def test_dropout_keeps_a_mask_of_one_byte() -> None:
 
 
 def test_dropout_in_place_has_no_kernel_of_its_own() -> None:
-    result = traced(lambda _: F.dropout(leaf(8, 100) * 1.0, 0.5, inplace=True), batch=None or (lambda: None))
+    result = traced(lambda _: F.dropout(leaf(8, 100) * 1.0, 0.5, inplace=True))
     assert not requests(result, "native_dropout")
 
 
-@pytest.fixture(params=["training", "inference_mode"])
-def mode(request: pytest.FixtureRequest) -> Iterator[bool]:
-    with torch.inference_mode(request.param == "inference_mode"):
-        yield request.param == "training"
-
-
-def attention(dtype: Any, size: int = 64, heads: int = 4, rows: int = 48, **options: Any) -> Callable[..., None]:
+def attention(
+    dtype: Any, size: int = 64, heads: int = 4, rows: int = 48, **options: Any
+) -> Callable[..., None]:
     def step(_: Any) -> None:
         q, k, v = (leaf(2, heads, rows, size, dtype=dtype) for _ in range(3))
         F.scaled_dot_product_attention(q, k, v, **options).sum().backward()
@@ -104,7 +100,10 @@ def test_half_precision_attention_is_flash_and_keeps_one_number_per_row() -> Non
 
 def test_float32_attention_is_efficient_with_rows_rounded_up_to_32() -> None:
     result = traced(attention(torch.float32))
-    assert requests(result, "_scaled_dot_product_efficient_attention") == [2 * 4 * 48 * 64 * 4, 2 * 4 * 64 * 4]
+    assert requests(result, "_scaled_dot_product_efficient_attention") == [
+        2 * 4 * 48 * 64 * 4,
+        2 * 4 * 64 * 4,
+    ]
 
 
 def test_attention_without_gradients_keeps_no_statistics() -> None:
@@ -187,7 +186,7 @@ def test_shared_keys_stay_shared_in_flash_and_are_repeated_otherwise() -> None:
 
 def test_attentions_backward_accumulates_the_querys_gradient_in_float32() -> None:
     result = traced(attention(torch.float16))
-    workspace = [e for e, in zip(result.events) if result.categories[e.storage] is Category.WORKSPACE]
+    workspace = [e for e in result.events if result.categories[e.storage] is Category.WORKSPACE]
     assert [e.requested_bytes for e in workspace if e.requested_bytes > 0] == [2 * 4 * 128 * (64 + 1) * 4]
 
 
@@ -251,7 +250,9 @@ def test_a_recurrent_layers_weights_and_gradients_are_one_buffer_each(kind: Any,
     for event in result.events:
         if event.requested_bytes < 0:
             live.pop(event.storage, None)
-    by_category = {c: [e.requested_bytes for s, e in live.items() if result.categories[s] is c] for c in Category}
+    by_category = {
+        c: [e.requested_bytes for s, e in live.items() if result.categories[s] is c] for c in Category
+    }
     assert by_category[Category.PARAMETER] == [weights(gates)]
     assert by_category[Category.GRADIENT] == [weights(gates)]
     assert weights(gates) in sizes
@@ -310,7 +311,11 @@ def test_counters_are_on_the_device_where_the_kernel_needs_them_there(option: st
 
 def test_fused_adam_has_no_temporaries() -> None:
     result = training(lambda p: torch.optim.AdamW(p, fused=True))
-    assert not [e for e in result.events if "optimizer" in e.phase and result.categories[e.storage] is Category.TEMPORARY]
+    assert not [
+        e
+        for e in result.events
+        if "optimizer" in e.phase and result.categories[e.storage] is Category.TEMPORARY
+    ]
 
 
 # -- autocast -------------------------------------------------------------------------------------------
@@ -399,7 +404,7 @@ def test_autocast_for_the_cpu_does_nothing_on_the_device() -> None:
 
 def test_the_lists_of_autocast_name_operators_of_cuda() -> None:
     names = {f._schema.name.removeprefix("aten::") for f in cuda_autocast.operators_of("AutocastCUDA")}
-    assert cuda_autocast.FLOAT32 | cuda_autocast.FLOAT32_RESULT | cuda_autocast.PROMOTE <= names
+    assert names >= cuda_autocast.FLOAT32 | cuda_autocast.FLOAT32_RESULT | cuda_autocast.PROMOTE
 
 
 def test_a_gradient_scaler_is_on_the_device() -> None:
@@ -496,7 +501,9 @@ def test_what_was_built_on_the_host_is_moved() -> None:
 
 def test_torch_cuda_answers() -> None:
     def step(_: Any) -> None:
-        assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+        assert (
+            torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+        )
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.manual_seed_all(1)
@@ -540,14 +547,31 @@ def test_checkpoints_keep_their_input_and_random_state_on_the_host(reentrant: bo
 
 
 def everything() -> dict[str, Any]:
-    places = (torch, torch.Tensor, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.accelerator, torch.backends.cudnn, torch.fft, nn.Module)
-    found = {f"{p!r}.{n}": v for p in places for n, v in vars(p).items() if not n.startswith("__") or n == "__deepcopy__"}
+    places = (
+        torch,
+        torch.Tensor,
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.random,
+        torch.accelerator,
+        torch.backends.cudnn,
+        torch.fft,
+        nn.Module,
+    )
+    found = {
+        f"{p!r}.{n}": v
+        for p in places
+        for n, v in vars(p).items()
+        if not n.startswith("__") or n == "__deepcopy__"
+    }
     keys = ("AutogradCPU", "AutocastCPU", "CPU")
     return found | {k: sorted(torch._C._dispatch_get_registrations_for_dispatch_key(k)) for k in keys}
 
 
 def network() -> Any:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(8 * 36, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(8 * 36, 10)
+    )
     return model, torch.optim.AdamW(model.parameters())
 
 
@@ -575,10 +599,14 @@ def test_a_trace_for_cuda_leaves_the_cpus_as_it_was() -> None:
     assert traced(learn, network, pictures, steps=3) == on_cuda
 
 
+def raise_on_purpose(_: Any) -> None:
+    raise ValueError("on purpose")
+
+
 def test_an_error_in_the_step_undoes_everything_too() -> None:
     before = everything()
     with pytest.raises(WorkloadError, match="on purpose"):
-        traced(lambda _: (_ for _ in ()).throw(ValueError("on purpose")))
+        traced(raise_on_purpose)
     assert everything() == before
     assert not torch.cuda.is_available() or torch.version.cuda
 

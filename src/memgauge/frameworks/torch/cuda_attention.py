@@ -107,7 +107,9 @@ def _fits_flash(call: Call) -> bool:
         and _dense(call, grouped=True)
         and call.key.shape[-1] == size == call.value.shape[-1]
         and size <= 256
-        and not (_small_shared_memory() and call.trains and not (size <= 192 or (call.dropout == 0 and size > 224)))
+        and not (
+            _small_shared_memory() and call.trains and not (size <= 192 or (call.dropout == 0 and size > 224))
+        )
         and not (call.causal and query.shape[-2] != call.key.shape[-2])
         and (_last_strides_are_one(call) or size == 1)
     )

@@ -26,22 +26,15 @@ from memgauge.frameworks.torch.patches import Patches
 
 # AT_FORALL_FP32, without overloads
 FLOAT32 = frozenset(
-    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
-    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
-    smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
-    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
-    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
-    upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
-    _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
+    ["acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "frobenius_norm", "nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa"]
 )
 # AT_FORALL_FP32_SET_OPT_DTYPE, and `norm` of AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE
 FLOAT32_RESULT = frozenset(
-    """prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm""".split()
+    ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum", "norm"]
 )
 # AT_FORALL_PROMOTE
 PROMOTE = frozenset(
-    """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
+    ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
 )
 _BANNED = {
     "binary_cross_entropy": "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "
@@ -96,7 +89,13 @@ class Autocast:
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
         if self._eligible(args[0]) and given.get("dtype") is None:
             if func._schema.name == "aten::norm":  # fp32_append_dtype: the overload that takes one
-                return torch.norm(given["self"], given.get("p", 2), given.get("dim"), given.get("keepdim", False), dtype=torch.float32)
+                return torch.norm(
+                    given["self"],
+                    given.get("p", 2),
+                    given.get("dim"),
+                    given.get("keepdim", False),
+                    dtype=torch.float32,
+                )
             given["dtype"] = torch.float32
             return func(given.pop("self"), **given)
         return func(*args, **kwargs)
@@ -106,7 +105,18 @@ class Autocast:
         widest = torch.float32 if any(t.dtype is torch.float32 for t in tensors) else self.lower
         return func(*self._cast(args, widest), **self._cast(kwargs, widest))
 
-    def _recurrent(self, input: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, kind: int, hidden: int, *rest: Any) -> Any:
+    def _recurrent(
+        self,
+        input: Any,
+        weight: Any,
+        stride0: int,
+        buffer: Any,
+        hx: Any,
+        cx: Any,
+        kind: int,
+        hidden: int,
+        *rest: Any,
+    ) -> Any:
         """Weights go to the lower precision in a flat buffer made at each call (AutocastRNN.cpp)."""
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
             if self._eligible(weight[0]) and weight[0].dtype is not self.lower:
@@ -229,6 +239,12 @@ def patch_autocast(patches: Patches, autocast: Autocast) -> None:
     patches.set(torch, "set_autocast_dtype", set_autocast_dtype)
     patches.set(torch, "set_autocast_gpu_dtype", lambda dtype: set_autocast_dtype("cuda", dtype))
     patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
-    patches.set(torch, "is_autocast_enabled", lambda device="cuda": on_cpu["enabled"] if device == "cpu" else is_enabled(device))
-    patches.set(torch, "get_autocast_dtype", lambda device: on_cpu["dtype"] if device == "cpu" else get_dtype(device))
+    patches.set(
+        torch,
+        "is_autocast_enabled",
+        lambda device="cuda": on_cpu["enabled"] if device == "cpu" else is_enabled(device),
+    )
+    patches.set(
+        torch, "get_autocast_dtype", lambda device: on_cpu["dtype"] if device == "cpu" else get_dtype(device)
+    )
     patches.callback(autocast.clear)

@@ -41,13 +41,20 @@ def _rms_norm_backward(
 
 
 def _efficient_attention(
-    mode: CudaPhantomMode, query: torch.Tensor, key: Any, value: torch.Tensor, bias: Any, logsumexp: bool, *_: Any, **__: Any
+    mode: CudaPhantomMode,
+    query: torch.Tensor,
+    key: Any,
+    value: torch.Tensor,
+    bias: Any,
+    logsumexp: bool,
+    *more: Any,
+    **scale: Any,
 ) -> Any:
     """Output and, for training, one float32 per row, rows rounded up to 32; the seeds stay on the host.
 
     Source: transformers/cuda/attention.cu `_efficient_attention_forward`.
     """
-    batch, heads, rows, _ = query.shape
+    batch, heads, rows = query.shape[:3]
     size = value.shape[-1]
     output = Spec((batch, heads, rows, size), (heads * rows * size, size, heads * size, 1), query.dtype)
     per_row = contiguous((batch, heads, -(-rows // 32) * 32 if logsumexp else 0), torch.float32)
@@ -58,7 +65,9 @@ def _efficient_attention(
 
 def _gru_cell(mode: CudaPhantomMode, input_gates: Any, hidden_gates: Any, hx: torch.Tensor, *_: Any) -> Any:
     """The new state and five numbers per unit for backward (native/cuda/RNN.cu `_thnn_fused_gru_cell_cuda`)."""
-    return mode.make(contiguous(tuple(hx.shape), hx.dtype)), mode.make(contiguous((hx.shape[0], hx.shape[1] * 5), hx.dtype))
+    return mode.make(contiguous(tuple(hx.shape), hx.dtype)), mode.make(
+        contiguous((hx.shape[0], hx.shape[1] * 5), hx.dtype)
+    )
 
 
 def _gru_cell_backward(mode: CudaPhantomMode, grad: torch.Tensor, workspace: Any, has_bias: bool) -> Any:

@@ -50,25 +50,48 @@ def _softmax(kernel: Any) -> Replacement:
 
 
 def _rms_norm(
-    placement: Placement, func: Any, input: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None
+    placement: Placement,
+    func: Any,
+    input: torch.Tensor,
+    shape: Any,
+    weight: Any = None,
+    eps: float | None = None,
 ) -> Any:
     """One kernel that saves the input and one number per row."""
     mixed = weight is not None and weight.dtype != input.dtype
-    channels_last = input.dim() == 4 and not input.is_contiguous() and input.is_contiguous(memory_format=torch.channels_last)
+    channels_last = (
+        input.dim() == 4
+        and not input.is_contiguous()
+        and input.is_contiguous(memory_format=torch.channels_last)
+    )
     if mixed or channels_last or input.is_complex():
         return composite(func, input, shape, weight, eps)
     return aten._fused_rms_norm.default(input, shape, weight, eps)[0]
 
 
 def _lstm_cell(
-    placement: Placement, func: Any, input: torch.Tensor, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    placement: Placement,
+    func: Any,
+    input: torch.Tensor,
+    hx: Any,
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
 ) -> Any:
     gates = torch.matmul(input, w_ih.t()), torch.matmul(hx[0], w_hh.t())
     return tuple(aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)[:2])
 
 
 def _gru_cell(
-    placement: Placement, func: Any, input: torch.Tensor, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    placement: Placement,
+    func: Any,
+    input: torch.Tensor,
+    hx: Any,
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
 ) -> Any:
     gates = torch.matmul(input, w_ih.t()), torch.matmul(hx, w_hh.t())
     return aten._thnn_fused_gru_cell.default(*gates, hx, b_ih, b_hh)[0]

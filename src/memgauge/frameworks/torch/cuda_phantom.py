@@ -15,6 +15,8 @@ from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
 
+aten = torch.ops.aten
+
 
 class CudaPhantomMode(PhantomMode):
     """A phantom mode that tells device memory from the host's."""
@@ -51,6 +53,11 @@ class CudaPhantomMode(PhantomMode):
         finally:
             self._ledger.operator = outer
 
+    def runs_here(self, func: Any, args: tuple[Any, ...]) -> bool:
+        if func in (aten._softmax.default, aten._log_softmax.default):
+            return not args[2]  # from half to float in one kernel is CUDA's
+        return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU")
+
     def _list(self, storage: torch.UntypedStorage) -> None:
         self.placement.put(storage)
         if self.placement.now:
@@ -59,7 +66,5 @@ class CudaPhantomMode(PhantomMode):
     def _is_made_here(self, storage: torch.UntypedStorage) -> bool:
         return self.placement.made_here(storage)
 
-    def _wrapped_scalar(
-        self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
-    ) -> int | None:
+    def _wrapped_scalar(self, rule: Rule, args: tuple[Any, ...], inputs: list[torch.Tensor]) -> int | None:
         return None  # a Python number becomes a tensor in the host's memory

@@ -65,7 +65,9 @@ def flat_buffer(params: Sequence[torch.Tensor]) -> torch.Tensor | None:
     return _view(storage, 0, (count,), params[0].dtype)
 
 
-def _view(storage: torch.UntypedStorage, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def _view(
+    storage: torch.UntypedStorage, offset: int, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
     with torch.no_grad():
         empty = torch.empty(0, dtype=dtype, device=torch.device("cpu"))
         return empty.set_(storage, offset, tuple(shape))  # type: ignore[call-overload,no-any-return]

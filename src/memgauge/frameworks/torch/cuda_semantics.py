@@ -2,7 +2,8 @@
 
     where memory is        cuda_placement   device memory is listed, host memory is not
     what a tensor says     cuda_tensor      .device, .is_cuda, .to(...), .cuda(), .cpu()
-    what torch.cuda says   cuda_devices     factories, streams, statistics, random state
+    what makes a tensor    cuda_factories   torch.zeros(..., device="cuda")
+    what torch.cuda says   cuda_devices     streams, events, statistics, random state
     which kernels run      cuda_operators   dropout, attention, recurrent layers, norms
     what kernels give      cuda_kernels     outputs that torch's shape rules do not know
     autocast               cuda_autocast    CUDA's lists, float16 by default
@@ -27,7 +28,8 @@ from torch.utils import checkpoint
 
 from memgauge.frameworks.torch import cuda_autocast, cuda_operators
 from memgauge.frameworks.torch.cuda_attention import capability
-from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda, patch_factories
+from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda
+from memgauge.frameworks.torch.cuda_factories import patch_factories
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_rnn import RNN_MODES, flatten
@@ -45,11 +47,11 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         card: What a program is told of its GPU; its compute capability also decides
             which attention kernel runs.
     """
-    import torch._dynamo  # optimizers import it at their first step; not while torch is patched  # noqa: F401
+    import torch._dynamo  # optimizers import it at their first step; not while torch is patched
 
     placement = mode.placement
     autocast = cuda_autocast.Autocast(placement)
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")
     with Patches() as patches, shapes_of("cuda"):
         patches.callback(library._destroy)
         with warnings.catch_warnings():
@@ -93,6 +95,7 @@ def _lend(patches: Patches, placement: Placement) -> None:
         for name, buffer in self._buffers.items():
             if buffer is not None and not placement.made_here(buffer.untyped_storage()):
                 patches.callback(self._buffers.__setitem__, name, buffer)
-        return real(self, *args, **kwargs)
+        result: torch.nn.Module = real(self, *args, **kwargs)
+        return result
 
     patches.set(torch.nn.Module, "_apply", apply)

@@ -29,12 +29,14 @@ class Move(torch.autograd.Function):
     """A copy between host and device whose gradient goes back the same way."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, placement: Placement, there: bool, options: Any) -> torch.Tensor:  # type: ignore[override]
+    def forward(
+        ctx: Any, tensor: torch.Tensor, placement: Placement, there: bool, options: Any
+    ) -> torch.Tensor:
         ctx.placement, ctx.back, ctx.dtype = placement, not there, tensor.dtype
         return copy_to(tensor, placement, there, options)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return copy_to(gradient, ctx.placement, ctx.back, {"dtype": ctx.dtype}), None, None, None
 
 
@@ -69,25 +71,30 @@ def below_modes(real: Any) -> Any:
 def patch_tensor(patches: Patches, placement: Placement) -> None:
     """Make tensors answer and move as on a machine with a GPU."""
     tensor_class = torch.Tensor
-    real_device = below_modes(torch._C.TensorBase.device.__get__)  # type: ignore[attr-defined]
+    real_device = below_modes(torch._C.TensorBase.device.__get__)
     real_to = below_modes(tensor_class.to)
     on_device = placement.on_device
 
     def device(self: torch.Tensor) -> torch.device:
-        return GPU if on_device(self) else real_device(self)  # type: ignore[no-any-return]
+        return GPU if on_device(self) else real_device(self)
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         there, args, kwargs = _destination(args, kwargs)
         if there is None or there == on_device(self):
-            return real_to(self, *args, **kwargs)
+            return real_to(self, *args, **kwargs)  # type: ignore[no-any-return]
         options = {"dtype": kwargs.get("dtype") or self.dtype}
         if kwargs.get("memory_format") is not None:
             options["memory_format"] = kwargs["memory_format"]
         if self.requires_grad and torch.is_grad_enabled():
-            return Move.apply(self, placement, there, options)  # type: ignore[no-any-return,no-untyped-call]
+            return Move.apply(self, placement, there, options)  # type: ignore[no-any-return]
         return copy_to(self, placement, there, options)
 
-    def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> torch.Tensor:
+    def cuda(
+        self: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = torch.preserve_format,
+    ) -> torch.Tensor:
         return to(self, "cuda", memory_format=memory_format)
 
     def cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
@@ -102,7 +109,11 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
         if dtype is None:
             name = f"{_TYPE_NAMES.get(self.dtype, '')}Tensor"
             return f"torch.cuda.{name}" if on_device(self) else real_type(self)
-        text = dtype if isinstance(dtype, str) else f"{getattr(dtype, '__module__', '')}.{getattr(dtype, '__name__', '')}"
+        text = (
+            dtype
+            if isinstance(dtype, str)
+            else f"{getattr(dtype, '__module__', '')}.{getattr(dtype, '__name__', '')}"
+        )
         if text.startswith("torch.cuda."):
             name = text.rsplit(".", 1)[1].removesuffix("Tensor")
             return to(self, "cuda", dtype=next(d for d, n in _TYPE_NAMES.items() if n == name))
@@ -112,7 +123,12 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
 
     def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
         # torch copies the storage byte by byte, which no dispatcher sees; a clone is the same memory.
-        if type(self) is not torch.Tensor or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
+        if (
+            type(self) is not torch.Tensor
+            or not self.is_leaf
+            or id(self) in memo
+            or self.layout is not torch.strided
+        ):
             return real_deepcopy(self, memo)
         memo[id(self)] = copied = self.detach().clone().requires_grad_(self.requires_grad)
         return copied

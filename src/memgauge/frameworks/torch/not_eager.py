@@ -1,10 +1,10 @@
 """What is not eager PyTorch: found, named, never silently treated as if it were.
 
-    torch.compile               traced as eager code, named in `unmodelled`
-    quantised modules, dtypes   an error that names the module
-    flex_attention, scan, ...   an error that names the operator and the user's line
-    custom operators            an error, unless they have a fake implementation
-    .cuda() on a CPU target     an error with the line to write instead
+torch.compile               traced as eager code, named in `unmodelled`
+quantised modules, dtypes   an error that names the module
+flex_attention, scan, ...   an error that names the operator and the user's line
+custom operators            an error, unless they have a fake implementation
+.cuda() on a CPU target     an error with the line to write instead
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def inspect(objects: Any, functions: Iterable[Callable[..., Any]], unmodelled: d
                 _refuse_quantised(type(tensor), where)
                 if tensor.dtype in _QUANTISED_DTYPES:
                     raise UnsupportedError(_quantised(where))
-
 
     for function in functions:
         for name, value in _named_by(function):

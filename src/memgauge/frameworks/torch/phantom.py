@@ -18,7 +18,6 @@ everything that looks at type, device or layout decides as in a real CPU run.
 
 from __future__ import annotations
 
-import mmap
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,6 +25,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memgauge.frameworks.torch.address_space import address_space, storage_bytes
+from memgauge.frameworks.torch.autograd_cures import SavedScalars, done_in_place, scalar_bytes
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.not_eager import hard_coded, refuse_higher_order
 from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
@@ -42,59 +43,10 @@ KNOWN_ELEMENTS = 2**17
 # Random floats are made for real only as single draws (layer drop, mixup).
 RANDOM_ELEMENTS = 64
 
-_ADDRESS_SPACE = 2**40  # of no consequence: phantoms may overlap, they are never read
 _CPU = torch.device("cpu")
 _EMPTY: dict[torch.dtype, torch.Tensor] = {}
 
-# Formulas that write into a tensor of their own, by operator and backward node (see `_is_done_in_place`).
-_SELECTING = frozenset(f"{name}Backward0" for name in ("Sort", "Topk", "Kthvalue", "Max", "Min", "Mode"))
-IN_PLACE_FORMULAS: dict[str, frozenset[str]] = {
-    "aten.sub": frozenset({"BinaryCrossEntropyWithLogitsBackward0"}),
-    "aten.mul": frozenset({"BinaryCrossEntropyWithLogitsBackward0"}),
-    "aten.scatter": _SELECTING | {"SortBackward1", "MedianBackward1", "NanmedianBackward1"},
-    "aten.scatter_add": frozenset({"GatherBackward0", "CummaxBackward0", "CumminBackward0"}),
-    "aten.index_put": frozenset({"IndexBackward0"}),
-    "aten.index_fill": frozenset({"TraceBackward0"}),
-}
-
 WorkspaceModel = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
-
-
-class AddressSpace:
-    """Reserved memory for phantoms to point at: readable as zeros, resident only if written."""
-
-    def __init__(self) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        size = _ADDRESS_SPACE
-        while True:
-            try:
-                self._map = mmap.mmap(-1, size, flags=flags)
-                break
-            except (OSError, ValueError, OverflowError):
-                size //= 4  # a limited address space (ulimit -v); phantoms overlap sooner
-        import ctypes
-
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._size = size
-        self._next = 0
-
-    def place(self, size: int) -> int:
-        """Return an address for `size` bytes, 64-byte aligned like torch's CPU allocator."""
-        if self._next + size > self._size:
-            self._next = 0
-        address = self._base + self._next
-        self._next += (size + 63) & ~63
-        return address
-
-
-def storage_bytes(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> int:
-    """Return the bytes that `empty_strided(shape, stride)` asks for."""
-    extent = 1
-    for size, step in zip(shape, stride, strict=True):
-        if size == 0:
-            return 0
-        extent += (size - 1) * step
-    return extent * itemsize
 
 
 class PhantomMode(TorchDispatchMode):
@@ -102,7 +54,7 @@ class PhantomMode(TorchDispatchMode):
 
     lists_what_it_meets = True  # tensors that were made before the run are memory of the target
     supports_higher_order_operators = True  # to name them; see not_eager
-    frames_to_caller = 3  # from `_is_done_in_place` to whoever called the operator
+    frames_to_caller = 3  # from `_called_by_engine` to whoever called the operator
 
     def __init__(
         self,
@@ -116,13 +68,13 @@ class PhantomMode(TorchDispatchMode):
         self._scopes = scopes
         self.values = values
         self._workspace = workspace
-        self._space = AddressSpace()
+        self._space = address_space()
         self._unknown = ledger.unknown
         self._kept_alive: list[torch.UntypedStorage] = []
         self.input_now = False
         self.failed_in: tuple[str, str] | None = None  # operator and layer of the first error
         self.unmodelled: dict[str, None] = {}  # ordered, each once
-        self.saved_scalars: list[tuple[int, int]] = []  # (sequence of the node that saved it, storage)
+        self._saved_scalars = SavedScalars(ledger.release)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -139,8 +91,8 @@ class PhantomMode(TorchDispatchMode):
             refuse_higher_order(func)
         rule = rule_of(func)
         ledger = self._ledger
-        if self.saved_scalars and self._scopes.backward_depth:
-            self._release_saved_scalars()
+        if self._scopes.backward_depth:
+            self._saved_scalars.release_used()
         outer = ledger.operator
         ledger.operator = rule.name
         try:
@@ -164,11 +116,13 @@ class PhantomMode(TorchDispatchMode):
         inputs = list(_tensors(args, kwargs))
         if rule.has_device and getattr(kwargs.get("device"), "type", "cpu") == "cuda":
             raise hard_coded()
-        if self._scopes.backward_depth and self._is_done_in_place(rule, inputs):
+        by_engine = self._scopes.backward_depth > 0 and self._called_by_engine()
+        if by_engine and done_in_place(rule, inputs):
             return inputs[0]
         if any(t.layout is not torch.strided for t in inputs):
             return run_sparse(self, func, rule, args, kwargs)
-        scalar = self._wrapped_scalar(rule, args, kwargs, inputs)
+        # In a formula of autograd a number is part of the operator's workspace.
+        scalar = None if by_engine else self._wrapped_scalar(rule, args, inputs)
         result = self._result(func, rule, args, kwargs, inputs)
         if self._workspace is not None:
             extra = self._workspace(func, args, kwargs, result)
@@ -202,7 +156,7 @@ class PhantomMode(TorchDispatchMode):
                 return self.adopt(func(*args, **kwargs))
             raise self.values.not_known(rule, rule.name.split(".")[-1])
         specs = output_specs(func, rule, args, kwargs)
-        if known and self._worth_computing(rule, specs, inputs):
+        if known and self._worth_computing(rule, specs, inputs) and self.runs_here(func, args):
             return self.adopt(func(*args, **kwargs))
         self._forget(rule, args, kwargs)
         return self._make(specs, rule, args, kwargs) if rule.returns else None
@@ -223,6 +177,10 @@ class PhantomMode(TorchDispatchMode):
         """Treat a storage that belongs to the user as one whose values are not known."""
         self._unknown.add(storage._cdata)
         self._kept_alive.append(storage)
+
+    def runs_here(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Return whether this machine has the kernel that the target would run."""
+        return True
 
     def count_true(self, mask: torch.Tensor, name: str) -> int:
         """Return how many elements are not zero, known or as declared under `name`."""
@@ -328,71 +286,25 @@ class PhantomMode(TorchDispatchMode):
                 return scopes.layer_of_node(number) if number != NO_SEQUENCE else ""
         return scopes.layer
 
-    # -- where a dispatch mode changes what autograd does, and the cure ----------------------------------
+    # -- where a dispatch mode changes what autograd does, and the cure (see autograd_cures) ---------------
 
-    def _is_done_in_place(self, rule: Rule, inputs: list[torch.Tensor]) -> bool:
-        """Whether autograd itself does this in place in a real run, and only here gives it a new tensor.
+    def _called_by_engine(self) -> bool:
+        return sys._getframe(self.frames_to_caller).f_code.co_name == "_engine_run_backward"
 
-        While a dispatch mode is active, the engine sums gradients out of place
-        (torch/csrc/autograd/input_buffer.cpp, `accumulate`), and so do some formulas
-        (FunctionsManual.cpp and ATen/native, wherever `areAnyTensorSubclassLike` is asked).
-        It adds in place when nobody else holds the first tensor.
-        """
-        if sys._getframe(self.frames_to_caller).f_code.co_name != "_engine_run_backward" or torch.is_grad_enabled():
-            return False
-        if rule.name == "aten.add":
-            if len(inputs) != 2 or inputs[0].shape != inputs[1].shape or inputs[0].dtype != inputs[1].dtype:
-                return False
-        else:
-            nodes = IN_PLACE_FORMULAS.get(rule.name)
-            if nodes is None or type(torch._C._current_autograd_node()).__name__ not in nodes:
-                return False
-        first = inputs[0]
-        if first.layout is not torch.strided:
-            return False
-        storage = first.untyped_storage()
-        return (
-            torch._C._storage_Use_Count(storage._cdata) == 2  # the tensor, and `storage` here
-            and storage.nbytes() == first.numel() * first.itemsize
-        )
-
-    def _wrapped_scalar(
-        self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
-    ) -> int | None:
-        """A Python number given where a tensor is expected becomes a tensor of 8 bytes (16 complex).
-
-        It lives until the operator returns, or until backward if autograd saves it. Inside
-        backward formulas the same happens within the operator and is workspace.
-        """
-        if len(inputs) != 1 or len(args) < 2 or isinstance(args[1], torch.Tensor) or not rule.takes_scalar:
+    def _wrapped_scalar(self, rule: Rule, args: tuple[Any, ...], inputs: list[torch.Tensor]) -> int | None:
+        """Hold the tensor that stands for a Python number; returns it if it goes when the operator does."""
+        size = scalar_bytes(rule, args, inputs)
+        if not size:
             return None
-        size = 16 if isinstance(args[1], complex) else 1 if isinstance(args[1], bool) else 8
-        if self._scopes.backward_depth and sys._getframe(self.frames_to_caller).f_code.co_name == "_engine_run_backward":
-            return None  # a formula of autograd, not the user's Python
         number = self._ledger.hold(size, self._category(), self._layer())
-        if rule.saves_scalar and torch.is_grad_enabled() and self._requires_grad(inputs[0]):
-            self.saved_scalars.append((torch._C._autograd._get_sequence_nr(), number))
+        if rule.saves_scalar and torch.is_grad_enabled() and inputs[0].requires_grad:
+            self._saved_scalars.save(number)
             return None
         return number
 
-    @staticmethod
-    def _requires_grad(tensor: torch.Tensor) -> bool:
-        return tensor.requires_grad
-
-    def _release_saved_scalars(self) -> None:
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return
-        current = node._sequence_nr()
-        if current == NO_SEQUENCE:
-            return
-        while self.saved_scalars and self.saved_scalars[-1][0] > current:
-            self._ledger.release(self.saved_scalars.pop()[1])
-
     def end_of_step(self) -> None:
         """Drop what only the graph of this step held."""
-        while self.saved_scalars:
-            self._ledger.release(self.saved_scalars.pop()[1])
+        self._saved_scalars.release_all()
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
