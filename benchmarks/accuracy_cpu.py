@@ -167,7 +167,9 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     """Run the set that was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("set", choices=("steps", "models"))
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--largest", type=parse_bytes, default="6GiB", help="peak that still runs here")

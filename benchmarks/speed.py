@@ -132,7 +132,9 @@ def cold_starts(repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run what was asked for and print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--repeats", type=int, default=3)

@@ -90,7 +90,9 @@ def host_memory(trace: Trace, baseline_bytes: int, has_dynamo: bool = False) -> 
     low = min(merged, some, many)
     expected = max(some, low)
     slack = FIRST_USE_SLACK_BYTES + low // 50
-    return Range(max(fixed + low - slack, baseline_bytes), fixed + expected, fixed + max(many, expected) + slack)
+    return Range(
+        max(fixed + low - slack, baseline_bytes), fixed + expected, fixed + max(many, expected) + slack
+    )
 
 
 def first_use_bytes(trace: Trace, has_dynamo: bool = False) -> int:

@@ -67,7 +67,9 @@ def measure(
         raise UsageError(f"steps={steps}: a run has at least one step")
     place = devices.find(device)
     if place.name not in ("cpu", "cuda"):
-        raise UsageError(f"device {device!r} cannot be measured here: it is cpu, or cuda for the GPU that is here")
+        raise UsageError(
+            f"device {device!r} cannot be measured here: it is cpu, or cuda for the GPU that is here"
+        )
     tell = progress or (lambda _: None)
     job = make_job(workload, options, sets, steps=steps, threads=threads, device=place.kind)
     tell("bare run: resident memory and time")
@@ -131,7 +133,9 @@ def run_child(job: Job) -> tuple[Result, str]:
         job_file.write_bytes(msgspec.msgpack.encode(job))
         command = [sys.executable, "-m", "memgauge.child", str(job_file), str(result_file)]
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL
+            )
             try:
                 highest = _watch(process)
             except BaseException:

@@ -76,7 +76,9 @@ def test_an_exception_in_the_third_step_keeps_what_was_seen(tmp_path: Path) -> N
 
 
 def test_a_killed_run_is_reported_with_its_signal_and_what_was_seen(tmp_path: Path) -> None:
-    step = TRAIN + "        count.append(1)\n        if len(count) == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+    step = (
+        TRAIN + "        count.append(1)\n        if len(count) == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     seen = measure(target(tmp_path, step), steps=5)
     assert "SIGKILL" in seen.ended
     assert seen.peak.host_bytes is not None
@@ -113,7 +115,10 @@ def test_a_workload_made_here_is_sent_to_a_fresh_process() -> None:
     workload = memgauge.Workload(
         build=lambda: torch.nn.Linear(width, width), batch=lambda: torch.randn(8, width), step=step
     )
-    assert measure(workload, steps=1).peak.tensor_bytes == estimate(workload, steps=1, host=False).peak.tensor_bytes
+    assert (
+        measure(workload, steps=1).peak.tensor_bytes
+        == estimate(workload, steps=1, host=False).peak.tensor_bytes
+    )
 
 
 def test_threads_are_set_and_recorded(tmp_path: Path) -> None:

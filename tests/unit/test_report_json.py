@@ -105,7 +105,7 @@ def test_a_figure_of_the_wrong_type_is_named_by_its_path() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nowhere.json: there is no such file"):
+    with pytest.raises(UsageError, match=r"nowhere\.json: there is no such file"):
         read_account(tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="is a directory"):
         read_account(tmp_path)

@@ -34,6 +34,7 @@ _MMAP_THRESHOLD = 128 * 1024  # DEFAULT_MMAP_THRESHOLD_MIN
 _MMAP_THRESHOLD_MAX = 32 * 2**20  # DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 _CONSOLIDATION = 64 * 1024  # FASTBIN_CONSOLIDATION_THRESHOLD: smaller frees never trim
 
+
 @dataclass(slots=True)
 class _Chunk:
     """A piece of the heap; `before` and `after` are its neighbours by address."""

@@ -25,8 +25,11 @@ def account(trace: Trace, timeline: Timeline) -> tuple[Peak, AtPeak, tuple[Phase
     )
     instant = first_peak(timeline)
     live = live_storages(trace, instant)
-    return peak, at_peak(trace, timeline, instant, live), phases(trace, timeline, tensors), layers(
-        trace, timeline, live
+    return (
+        peak,
+        at_peak(trace, timeline, instant, live),
+        phases(trace, timeline, tensors),
+        layers(trace, timeline, live),
     )
 
 

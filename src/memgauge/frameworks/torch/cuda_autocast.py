@@ -22,23 +22,34 @@ import torch
 
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_rnn import flat_count, views_of
-from memgauge.frameworks.torch.patches import Patches
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 # AT_FORALL_FP32, without overloads
-FLOAT32 = frozenset(
-    ["acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "frobenius_norm", "nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa"]
+FLOAT32 = _names(
+    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+    smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
+    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
+    upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"""
 )
 # AT_FORALL_FP32_SET_OPT_DTYPE, and `norm` of AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE
-FLOAT32_RESULT = frozenset(
-    ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum", "norm"]
+FLOAT32_RESULT = _names(
+    """prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"""
 )
 # AT_FORALL_PROMOTE
-PROMOTE = frozenset(
-    ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
+PROMOTE = _names(
+    """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"""
 )
 _BANNED = {
-    "binary_cross_entropy": "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "
-    "Use torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss.",
+    "binary_cross_entropy": "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe "
+    "to autocast. Use torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss.",
 }
 
 _KEY = torch._C.DispatchKey.AutocastCPU
@@ -200,51 +211,3 @@ def register(library: torch.library.Library, autocast: Autocast) -> None:
             library.impl(func, torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
     for func in on_cuda:
         library.impl(func, autocast.kernel(func), "AutocastCPU", allow_override=True)
-
-
-def patch_autocast(patches: Patches, autocast: Autocast) -> None:
-    """Let autocast for `cuda` switch on the stand-ins' key, and autocast for the CPU only be remembered."""
-    on_cpu = {"enabled": False, "dtype": torch.get_autocast_dtype("cpu")}
-    set_enabled, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
-    is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
-    clear = torch.clear_autocast_cache
-    patches.callback(set_enabled, "cpu", is_enabled("cpu"))
-    patches.callback(set_enabled, "cuda", is_enabled("cuda"))
-    patches.callback(set_dtype, "cuda", get_dtype("cuda"))
-    autocast.lower = get_dtype("cuda")
-    set_enabled("cpu", is_enabled("cuda"))
-
-    def set_autocast_enabled(*args: Any) -> None:
-        device, enabled = args if len(args) == 2 else ("cuda", args[0])
-        if device == "cpu":
-            on_cpu["enabled"] = enabled
-            return
-        set_enabled(device, enabled)
-        if device == "cuda":
-            set_enabled("cpu", enabled)
-
-    def set_autocast_dtype(device: str, dtype: torch.dtype) -> None:
-        if device == "cpu":
-            on_cpu["dtype"] = dtype
-            return
-        set_dtype(device, dtype)
-        if device == "cuda":
-            autocast.lower = dtype
-
-    def clear_autocast_cache() -> None:
-        clear()
-        autocast.clear()
-
-    patches.set(torch, "set_autocast_enabled", set_autocast_enabled)
-    patches.set(torch, "set_autocast_dtype", set_autocast_dtype)
-    patches.set(torch, "set_autocast_gpu_dtype", lambda dtype: set_autocast_dtype("cuda", dtype))
-    patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
-    patches.set(
-        torch,
-        "is_autocast_enabled",
-        lambda device="cuda": on_cpu["enabled"] if device == "cpu" else is_enabled(device),
-    )
-    patches.set(
-        torch, "get_autocast_dtype", lambda device: on_cpu["dtype"] if device == "cpu" else get_dtype(device)
-    )
-    patches.callback(autocast.clear)

@@ -100,7 +100,10 @@ def _statistics(*_: Any, **__: Any) -> collections.defaultdict[str, int]:
 
 _MEMORY: dict[str, Any] = {
     **dict.fromkeys(
-        ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached", "max_memory_cached"),
+        (
+            "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+            "memory_cached", "max_memory_cached",
+        ),
         _zero,
     ),
     **dict.fromkeys(
@@ -120,8 +123,20 @@ _ACCELERATOR: dict[str, Any] = {
     "current_accelerator": lambda check_available=False: torch.device("cuda"),
     "device_count": lambda: 1,
     "current_stream": lambda device=None: _Nothing(),
-    **dict.fromkeys(("current_device_index", "current_device_idx", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), _zero),
-    **dict.fromkeys(("synchronize", "empty_cache", "set_device_index", "set_device_idx", "set_stream", "reset_peak_memory_stats", "reset_accumulated_memory_stats"), _nothing),
+    **dict.fromkeys(
+        (
+            "current_device_index", "current_device_idx", "memory_allocated", "max_memory_allocated",
+            "memory_reserved", "max_memory_reserved",
+        ),
+        _zero,
+    ),
+    **dict.fromkeys(
+        (
+            "synchronize", "empty_cache", "set_device_index", "set_device_idx", "set_stream",
+            "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+        ),
+        _nothing,
+    ),
     "memory_stats": _statistics,
 }  # fmt: skip
 
@@ -135,7 +150,9 @@ def _random(placement: Placement) -> dict[str, Any]:
         "get_rng_state": state,
         "get_rng_state_all": lambda: [state()],
         "initial_seed": lambda: torch.initial_seed(),
-        **dict.fromkeys(("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all", "seed", "seed_all"), _nothing),
+        **dict.fromkeys(
+            ("set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all", "seed", "seed_all"), _nothing
+        ),
     }  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def _default_device() -> torch.device | None:
     for level in reversed(range(torch._C._len_torch_function_stack())):
         mode = torch._C._get_function_stack_at(level)
         if isinstance(mode, torch_device.DeviceContext):
-            return mode.device  # type: ignore[no-any-return]
+            return mode.device
     return None
 
 

@@ -89,7 +89,7 @@ def _cudnn_rnn(
     spec = contiguous(shape, input.dtype)
     copy = None
     if batch_first and not batch_sizes:
-        batch, steps = shape[:2]
+        batch = shape[0]
         spec = Spec(shape, (width, batch * width, 1), input.dtype)  # made steps first, then transposed
         copy = mode.make(contiguous(tuple(input.shape), input.dtype))
     output = mode.make(spec)

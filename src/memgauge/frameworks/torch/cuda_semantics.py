@@ -28,6 +28,7 @@ from torch.utils import checkpoint
 
 from memgauge.frameworks.torch import cuda_autocast, cuda_operators
 from memgauge.frameworks.torch.cuda_attention import capability
+from memgauge.frameworks.torch.cuda_autocast_switch import patch_autocast
 from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda
 from memgauge.frameworks.torch.cuda_factories import patch_factories
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
@@ -58,7 +59,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
             warnings.simplefilter("ignore", UserWarning)  # that kernels are overridden, which is the purpose
             cuda_operators.register(library, placement)
             cuda_autocast.register(library, autocast)
-        cuda_autocast.patch_autocast(patches, autocast)
+        patch_autocast(patches, autocast)
         patch_tensor(patches, placement)
         patch_factories(patches, placement)
         patch_cuda(patches, card, placement, mode.values)

@@ -215,7 +215,7 @@ class PhantomMode(TorchDispatchMode):
         if size is None:
             size = storage_bytes(spec.shape, spec.stride, spec.dtype.itemsize)
         storage = torch._C._construct_storage_from_data_pointer(self._space.place(size), _CPU, size)
-        self._list(storage)
+        self._list(storage)  # type: ignore[arg-type]
         if size:
             self._unknown.add(storage._cdata)
         return torch.empty(0, dtype=spec.dtype).set_(storage, 0, spec.shape, spec.stride)
@@ -254,7 +254,7 @@ class PhantomMode(TorchDispatchMode):
     def _forget(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A write of unknown values makes its target unknown."""
         for key in rule.writes:
-            target = args[key] if isinstance(key, int) and key < len(args) else kwargs.get(key)  # type: ignore[call-overload]
+            target = args[key] if isinstance(key, int) and key < len(args) else kwargs.get(key)  # type: ignore[arg-type]
             for tensor in _tensors((target,), {}):
                 if tensor.layout is torch.strided:
                     storage = tensor.untyped_storage()

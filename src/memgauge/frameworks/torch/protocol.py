@@ -72,7 +72,11 @@ def place(objects: Any, device: torch.device) -> None:
         elif isinstance(item, torch.optim.Optimizer):
             for state in item.state.values():
                 for key, value in list(state.items()):
-                    if isinstance(value, torch.Tensor) and value.dim() > 0 and value.device.type != device.type:
+                    if (
+                        isinstance(value, torch.Tensor)
+                        and value.dim() > 0
+                        and value.device.type != device.type
+                    ):
                         state[key] = value.to(device)
 
 

@@ -23,10 +23,10 @@ def tensors_of_roles(objects: object) -> Iterator[tuple[torch.Tensor, Category, 
     owner: dict[int, str] = {}
     parameters: list[tuple[torch.nn.Parameter, str]] = []
     for module, path in named_modules(objects).items():
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in owner:
-                owner[id(parameter)] = path
-                parameters.append((parameter, path))
+        for found in module._parameters.values():
+            if found is not None and id(found) not in owner:
+                owner[id(found)] = path
+                parameters.append((found, path))
     optimizers = [o for o in as_tuple(objects) if isinstance(o, torch.optim.Optimizer)]
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -48,6 +48,7 @@ def named_modules(objects: object) -> dict[torch.nn.Module, str]:
 
 
 def as_tuple(objects: object) -> tuple[object, ...]:
+    """Return what `build` returned as a tuple: itself, or one object alone."""
     return tuple(objects) if isinstance(objects, (tuple, list)) else (objects,)
 
 
@@ -131,7 +132,9 @@ class Scopes:
         self._on_change()
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
-        self._stack.append(self._paths.get(module) or (type(module).__name__ if module not in self._paths else ""))
+        self._stack.append(
+            self._paths.get(module) or (type(module).__name__ if module not in self._paths else "")
+        )
         self._mark_layer()
 
     def _leave(self, module: torch.nn.Module, _inputs: object, output: object) -> None:
@@ -174,7 +177,8 @@ class Scopes:
             with self.backward():
                 return run_backward(*args, **kwargs)
 
-        for place in (torch.autograd, torch.autograd.graph):
+        places: tuple[Any, ...] = (torch.autograd, torch.autograd.graph)
+        for place in places:
             self._exit.callback(setattr, place, "_engine_run_backward", run_backward)
             place._engine_run_backward = with_phase
         for handle in (
@@ -194,9 +198,9 @@ def _first_shape(output: object) -> tuple[int, ...] | None:
     """Return the shape of the first tensor in what a module returned, None if there is none."""
     if isinstance(output, torch.Tensor):
         return tuple(output.shape)
-    values = output.values() if isinstance(output, dict) else output
-    if isinstance(values, (tuple, list)) or (isinstance(output, dict)):
-        for value in values:  # type: ignore[union-attr]
+    values = list(output.values()) if isinstance(output, dict) else output
+    if isinstance(values, (tuple, list)):
+        for value in values:
             shape = _first_shape(value)
             if shape is not None:
                 return shape

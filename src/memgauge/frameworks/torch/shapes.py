@@ -70,7 +70,7 @@ def output_specs(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str,
             torch.get_default_dtype(),
             _target,
         )
-        found = _CACHE.get(key)
+        found = _CACHE.get(key)  # type: ignore[arg-type]
     except TypeError:  # an argument that cannot be a key
         key, found = None, None
     if found is None:
@@ -102,7 +102,9 @@ def _key(value: Any, exact_floats: bool) -> Any:
 
 
 def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    arguments = {k: None if isinstance(v, torch.Generator) else v for k, v in kwargs.items() if k != "pin_memory"}
+    arguments = {
+        k: None if isinstance(v, torch.Generator) else v for k, v in kwargs.items() if k != "pin_memory"
+    }
     if rule.has_device:
         arguments["device"] = torch.device("meta")
     with _as_on_target():
@@ -132,7 +134,7 @@ def _as_on_target() -> Iterator[None]:
 
     before = rules.device_hint
     target = _target
-    rules.device_hint = lambda _: target
+    rules.device_hint = lambda _: target  # type: ignore[assignment]
     try:
         yield
     finally:

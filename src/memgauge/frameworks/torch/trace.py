@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from memgauge.errors import MemgaugeError, WorkloadError
 from memgauge.frameworks.torch import protocol
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
@@ -22,7 +23,6 @@ from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
-from memgauge.errors import MemgaugeError, WorkloadError
 from memgauge.records import Category, MemoryEvent, Trace
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
@@ -216,7 +216,7 @@ def _repeat_step(
     for storage in sorted(taken - given):
         left.setdefault(key[storage], []).append(storage)
     heirs = {old: left[key[old]].pop(0) for old in sorted(given - taken) if left.get(key[old])}
-    current = {old: heir for old, heir in heirs.items()}
+    current = dict(heirs)
     for number in numbers:
         fresh: dict[int, int] = {}
         for event in step:

@@ -89,12 +89,13 @@ def _complete(config: Any) -> None:
 
 def _complete_heads(part: Any) -> None:
     """Say what most models take for granted: a key and value for each head, all of one width."""
-    heads, width = getattr(part, "num_attention_heads", None), getattr(part, "hidden_size", None)
+    written = vars(part)
+    heads, width = written.get("num_attention_heads"), written.get("hidden_size")
     if not isinstance(heads, int) or not isinstance(width, int):
         return
-    if "num_key_value_heads" in vars(part) and part.num_key_value_heads is None:
+    if written.get("num_key_value_heads", 0) is None:
         part.num_key_value_heads = heads
-    if "head_dim" in vars(part) and part.head_dim is None:
+    if written.get("head_dim", 0) is None:
         part.head_dim = width // heads
 
 

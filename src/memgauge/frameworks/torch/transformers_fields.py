@@ -16,6 +16,7 @@ from memgauge.frameworks.torch.transformers_config import text_of
 
 TEXT_BATCH, PICTURE_BATCH = 8, 32
 SEQUENCE = 128
+_FULL_LENGTH = {"perceiver", "reformer"}  # train on as many tokens as they have positions, no fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ def _with_tokens(asked: Ask, wanted: int | None, name: str) -> Ask:
     limit = getattr(asked.text, "max_position_embeddings", None)
     limit = limit if isinstance(limit, int) and limit > 0 else None
     if wanted is None:
-        return dataclasses.replace(asked, tokens=min(SEQUENCE, limit or SEQUENCE))
+        usual = limit if asked.config.model_type in _FULL_LENGTH else SEQUENCE
+        return dataclasses.replace(asked, tokens=min(usual or SEQUENCE, limit or SEQUENCE))
     turning = any(key.startswith("rope") for key in vars(asked.text))  # positions are computed: no end
     if limit is not None and wanted > limit and not turning:
         raise UsageError(f"sequence_length is {wanted}; {name} has {limit} positions")

@@ -96,7 +96,7 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
         batch=lambda dtype: make_batch(entries, dtype),
         loss=lambda model, batch: _loss(_forward(model, batch, name)),
         predict=lambda model, batch: _forward(model, batch, name),
-        values=known_counts(entries, inspect.signature(found.model_class.forward).parameters),
+        values=known_counts(entries, inspect.signature(found.model_class.forward).parameters, found.head),
         description={
             "model_class": found.model_class.__name__,
             "batch": {key: list(entry.shape) for key, entry in entries.items() if isinstance(entry, Field)},

@@ -139,7 +139,11 @@ def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
     bins_first = (
         bool(positions) and hasattr(config, "num_mel_bins") and not hasattr(config, "input_feat_per_channel")
     )
+    beside = (
+        {} if bins_first or "input_ids" in asked.names else {"attention_mask": Field((count, frames), fill=1)}
+    )
     return {
+        **beside,
         "input_features": Field((count, bins, frames) if bins_first else (count, frames, bins)),
         "input_features_mask": Field((count, frames), fill=True),
         "feature_attention_mask": Field((count, frames), fill=1),
