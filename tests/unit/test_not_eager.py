@@ -89,6 +89,7 @@ def test_a_higher_order_operator_is_named_with_the_users_line(device: str) -> No
         traced(step, device=device)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_a_quantised_operator_is_named_with_the_users_line() -> None:
     def step(model: Any, x: Any) -> Any:
         return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)

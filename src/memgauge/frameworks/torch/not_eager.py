@@ -10,6 +10,7 @@ custom operators            an error, unless they have a fake implementation
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,8 @@ def watching(unmodelled: dict[str, None]) -> Iterator[None]:
         patches.set(torch.nn.Module, "compile", lambda self, *_, **__: _note(unmodelled, type(self).__name__))
         if "torch._dynamo" in sys.modules:  # something may have been compiled before the trace
             patches.enter_context(torch.compiler.set_stance("force_eager"))
+            patches.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*global hooks on modules")  # ours, of which layers are told
         yield
 
 
@@ -111,6 +114,16 @@ def _quantised(what: str) -> str:
     )
 
 
+def refuse_quantised_operator(name: str) -> None:
+    """Name the user's line where quantised tensors are made; `meta` takes them for float32.
+
+    Raises:
+        UnsupportedError: The operator (`aten.quantize_per_tensor`) makes or takes quantised tensors.
+    """
+    if name.startswith(("quantized.", "aten.quantize_per_", "aten._empty_affine_quantized")):
+        raise UnsupportedError(_quantised(f"{name} at {user_line()}"))
+
+
 def refuse_higher_order(func: Any) -> None:
     """Name a higher-order operator (flex_attention, scan), which eager code cannot be followed through.
 
@@ -128,8 +141,6 @@ def refuse_higher_order(func: Any) -> None:
 
 def without_shape_rule(name: str) -> UnsupportedError:
     """Return the error for an operator (`mylib.op`) that says nothing of its outputs."""
-    if "quant" in name:
-        return UnsupportedError(_quantised(f"{name} at {user_line()}"))
     return UnsupportedError(
         f"{name} at {user_line()}: torch has no shape rule for this operator; register one with "
         f'torch.library.register_fake("{name.replace(".", "::")}")'

@@ -130,9 +130,8 @@ def _labels(asked: Ask, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     ):
         return {"labels": Field((count,), below=classes)}
     pixels = entries.get("pixel_values")
-    if isinstance(pixels, Field) and head in ("SemanticSegmentation", "DepthEstimation"):
-        shape = (count, *pixels.shape[-2:])
-        return {"labels": Field(shape, below=classes) if head == "SemanticSegmentation" else Field(shape)}
+    if isinstance(pixels, Field) and head == "SemanticSegmentation":
+        return {"labels": Field((count, *pixels.shape[-2:]), below=classes)}
     if head == "ObjectDetection":
         boxes = {
             "class_labels": Field((OBJECTS_PER_PICTURE,), below=classes),
@@ -140,6 +139,11 @@ def _labels(asked: Ask, entries: Mapping[str, Entry]) -> dict[str, Entry]:
         }
         return {"labels": [boxes for _ in range(count)]}
     ids = entries.get("decoder_input_ids") or entries.get("input_ids")
-    if isinstance(ids, Field) and head not in ("", "PreTraining", "ZeroShotObjectDetection"):
+    if isinstance(ids, Field) and head not in (
+        "",
+        "PreTraining",
+        "ZeroShotObjectDetection",
+        "DepthEstimation",
+    ):
         return {"labels": dataclasses.replace(ids, placeholders=0)}
     return {}

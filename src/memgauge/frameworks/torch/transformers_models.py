@@ -96,7 +96,7 @@ def transformers_workload(name: str, options: TargetOptions, sets: Mapping[str, 
         batch=lambda dtype: make_batch(entries, dtype),
         loss=lambda model, batch: _loss(_forward(model, batch, name)),
         predict=lambda model, batch: _forward(model, batch, name),
-        values=known_counts(entries, inspect.signature(found.model_class.forward).parameters, found.head),
+        values=known_counts(entries, inspect.signature(found.model_class.forward).parameters),
         description={
             "model_class": found.model_class.__name__,
             "batch": {key: list(entry.shape) for key, entry in entries.items() if isinstance(entry, Field)},
@@ -195,7 +195,7 @@ def _checkpoint(model: Any) -> None:
 def _forward(model: nn.Module, batch: Any, name: str) -> Any:
     try:
         return model(**batch)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, NotImplementedError) as error:
         raise UnsupportedError(
             f"transformers:{name}: the batch that memgauge makes does not suit {type(model).__name__} "
             f"({type(error).__name__}: {error}); write model and batch in a function of your own"

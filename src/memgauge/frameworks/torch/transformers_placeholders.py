@@ -40,10 +40,10 @@ class _Counted(Exception):
     """Enough is known; the rest of forward need not run."""
 
 
-def known_counts(entries: Mapping[str, Entry], names: Collection[str], head: str) -> dict[str, float]:
+def known_counts(entries: Mapping[str, Entry], names: Collection[str]) -> dict[str, float]:
     """Return what to declare as `Workload.values`: of pictures under a mask, nothing is only padding."""
-    masked = "pixel_attention_mask" in names or head == "DepthEstimation"
-    return {"nonzero": 2**40} if masked and "pixel_values" in entries else {}  # as many as there are
+    masked = "pixel_attention_mask" in names and "pixel_values" in entries
+    return {"nonzero": 2**40} if masked else {}  # as many as there are
 
 
 def placeholders(
@@ -64,7 +64,7 @@ def placeholders(
         build=lambda: model_class._from_config(copy.deepcopy(config)).eval(),
         batch=lambda: make_batch(entries, torch.get_default_dtype()),
         step=step,
-        values=known_counts(entries, inspect.signature(model_class.forward).parameters, ""),
+        values=known_counts(entries, inspect.signature(model_class.forward).parameters),
         mode="infer",
     )
     try:

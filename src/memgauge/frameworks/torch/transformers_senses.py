@@ -135,10 +135,10 @@ def _spectrogram(asked: Ask, config: Any) -> dict[str, Field]:
     if hasattr(config, "spec_size"):  # CLAP: one picture of the sound
         return {"input_features": Field((count, 1, 1001, bins)), "is_longer": Field((count, 1), fill=False)}
     positions = getattr(config, "max_source_positions", None)
-    frames = 2 * positions if positions else SECONDS * 100
     bins_first = (
         bool(positions) and hasattr(config, "num_mel_bins") and not hasattr(config, "input_feat_per_channel")
     )
+    frames = 2 * int(positions) if positions and bins_first else SECONDS * 100
     beside = (
         {} if bins_first or "input_ids" in asked.names else {"attention_mask": Field((count, frames), fill=1)}
     )
