@@ -42,7 +42,9 @@ def watching(unmodelled: dict[str, None]) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # something may have been compiled before the trace
             patches.enter_context(torch.compiler.set_stance("force_eager"))
             patches.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message=".*global hooks on modules")  # ours, of which layers are told
+            warnings.filterwarnings(
+                "ignore", message=".*global hooks on modules"
+            )  # ours, of which layers are told
         yield
 
 

@@ -40,6 +40,7 @@ class Rule:
     saves_scalar: bool  # ... and autograd keeps it for backward
     has_device: bool
     float_decides_shape: bool
+    ignores_content: bool  # the result depends on its input's shape alone
 
 
 _DYNAMIC = {
@@ -125,6 +126,15 @@ _RANDOM = {
 _SAVES_SCALAR = {"aten.mul", "aten.div", "aten.mul_", "aten.div_"}
 _FLOAT_DECIDES_SHAPE = {"aten.arange", "aten.linspace", "aten.logspace", "aten.range", "aten.full"}
 
+_IGNORES_CONTENT = {
+    "aten.ones_like",
+    "aten.zeros_like",
+    "aten.full_like",
+    "aten.new_zeros",
+    "aten.new_ones",
+    "aten.new_full",
+}
+
 _RULES: dict[Any, Rule] = {}
 
 
@@ -189,4 +199,5 @@ def _read_schema(func: Any) -> Rule:
         saves_scalar=name in _SAVES_SCALAR,
         has_device=any(a.name == "device" for a in schema.arguments),
         float_decides_shape=name in _FLOAT_DECIDES_SHAPE,
+        ignores_content=name in _IGNORES_CONTENT,
     )

@@ -40,6 +40,8 @@ from memgauge.records import Category
 
 # Largest tensor (elements) that is computed for real when all its inputs are known.
 KNOWN_ELEMENTS = 2**17
+# Largest constant made in the shape of an unknown tensor.
+CONSTANT_ELEMENTS = 2**14
 # Random floats are made for real only as single draws (layer drop, mixup).
 RANDOM_ELEMENTS = 64
 

@@ -78,6 +78,34 @@ def _pack(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return rows, mode.adopt(batch_sizes)
 
 
+def _nms(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Boxes that survive suppression, as positions; how many is declared as `nms`."""
+    count = mode.values.count("nms", args[0].shape[0])
+    if count is None:
+        raise mode.values.not_known(rule_of(func), "nms")
+    return mode.make(contiguous((count,), torch.int64))
+
+
+def _grouped_mm(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product for each group of rows; the meta rule takes bfloat16 only, the CPU kernel any float.
+
+    Source: the shapes that `_grouped_mm` documents in torch/_meta_registrations.py (torch 2.13).
+    """
+    names = [a.name for a in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    left, right = given["self"], given["mat2"]
+    shape: tuple[int, ...]
+    if left.dim() == 2 and right.dim() == 2:
+        shape = (given["offs"].shape[0], left.shape[0], right.shape[1])  # one product for each group
+    elif left.dim() == 2:
+        shape = (left.shape[0], right.shape[-1])
+    elif right.dim() == 2:
+        shape = (left.shape[1], right.shape[1])
+    else:
+        shape = (left.shape[0], left.shape[1], right.shape[-1])
+    return mode.make(contiguous(shape, given.get("out_dtype") or left.dtype))
+
+
 def _ctc_loss(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The table of log-alphas is as wide as the longest target (ATen/native/LossCTC.cpp)."""
     log_probs, _, input_lengths, target_lengths = args[:4]
@@ -156,6 +184,8 @@ SPECIAL: dict[str, Special] = {
     "aten._amp_foreach_non_finite_check_and_unscale_": _unscale,
     "aten._pack_padded_sequence": _pack,
     "aten._ctc_loss": _ctc_loss,
+    "aten._grouped_mm": _grouped_mm,
+    "torchvision.nms": _nms,
     "aten._embedding_bag_backward": sparse_gradient_of_bag,
     "aten.all": _truth(True),
     "aten._is_all_true": _truth(True),
