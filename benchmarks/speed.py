@@ -97,7 +97,10 @@ def beside_memtracker(name: str) -> dict[str, Any]:
     target = WARM[name][0]
     workload = resolve(target, REAL[name])
     ours, estimate = timed(lambda: estimate_only(target, REAL[name]))
-    theirs, peak = timed(lambda: memtracker_peak(workload))
+    try:
+        theirs, peak = timed(lambda: memtracker_peak(workload))
+    except Exception as error:
+        return {"seconds": round(ours, 3), "memtracker_error": f"{type(error).__name__}: {error}"}
     real = memgauge.measure(target, options=REAL[name]).peak
     return {
         "seconds": round(ours, 3),
