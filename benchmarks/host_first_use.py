@@ -32,9 +32,9 @@ def main() -> None:
     growth = Growth()
     torch.optim.Adam([parameter])
     growth.say("optimizer: imports torch._dynamo")
-    left = torch.randn(2048, 2048)
-    growth.say("(a tensor)", left.nbytes)
-    product = left @ left
+    left, right = torch.randn(512, 4096), torch.randn(4096, 4096)
+    growth.say("(tensors)", left.nbytes + right.nbytes)
+    product = left @ right
     growth.say("matmul: MKL's buffers", product.nbytes)
     images = torch.randn(8, 64, 32, 32, requires_grad=True)
     weight = torch.randn(64, 64, 3, 3, requires_grad=True)

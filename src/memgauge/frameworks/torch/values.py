@@ -24,6 +24,9 @@ from memgauge.frameworks.torch.operators import Rule
 # Conditions in torch's own code that hold in any run that makes progress: file, text of the line.
 _PROGRESS = (("torch/optim/lbfgs.py", "ys > 1e-10"),)  # LBFGS keeps a correction pair of each iteration
 
+# What `Workload(values=...)` may declare; anything else would not be read.
+DECLARABLE = frozenset({"item", "nonzero", "masked_select", "nms"})
+
 
 class ValueReader:
     """Answers reads, and remembers what it had to assume."""
@@ -73,9 +76,13 @@ class ValueReader:
     @staticmethod
     def not_known(rule: Rule, name: str) -> UnsupportedError:
         """Return the error for a value that only a real run would know."""
-        return UnsupportedError(
-            f"{rule.name} at {user_line()} depends on values that only a real run would know; "
+        advice = (
             f'declare one: Workload(..., values={{"{name}": 1}})'
+            if name in DECLARABLE
+            else "make them from constants or inputs, or `memgauge measure` to really run it"
+        )
+        return UnsupportedError(
+            f"{rule.name} at {user_line()} depends on values that only a real run would know; {advice}"
         )
 
 
