@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy_cpu.py steps               training steps of all kinds (benchmarks/steps)
     python benchmarks/accuracy_cpu.py models --count 20   library models drawn by the hash of their name
+    python benchmarks/accuracy_cpu.py large               runs of 0.5 to 3 GiB, for resident memory
     ... --json FILE   writes (and goes on from) one JSON document; --only NAME[,NAME]
 
 For each case: the allocated peak with workspace left out ("tensors"), the whole
@@ -38,6 +39,36 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 Case = tuple[str, Callable[[], "Workload | str"], TargetOptions]
 RESIDENT_FROM = 500 * MIB  # the range for resident memory is judged for runs that peak above this
+
+
+# Ordinary networks at sizes that fill a process: batch, image size or sequence length, optimizer.
+LARGE: tuple[tuple[str, TargetOptions], ...] = (
+    ("zoo:gpt2", TargetOptions(batch_size=1, sequence_length=128)),
+    ("zoo:vgg16", TargetOptions(batch_size=2)),
+    ("zoo:alexnet", TargetOptions(batch_size=64, optimizer="adam")),
+    ("zoo:googlenet", TargetOptions(batch_size=16)),
+    ("zoo:dcgan", TargetOptions(batch_size=256)),
+    ("zoo:vit-b16", TargetOptions(batch_size=2)),
+    ("torchvision:resnet18", TargetOptions(batch_size=32, optimizer="sgd")),
+    ("torchvision:resnet50", TargetOptions(batch_size=8, optimizer="adam")),
+    ("torchvision:densenet121", TargetOptions(batch_size=8)),
+    ("torchvision:mobilenet_v3_large", TargetOptions(batch_size=32)),
+    ("torchvision:efficientnet_b0", TargetOptions(batch_size=16)),
+    ("torchvision:convnext_tiny", TargetOptions(batch_size=4)),
+    ("torchvision:swin_t", TargetOptions(batch_size=4)),
+    ("timm:mixer_b16_224", TargetOptions(batch_size=4)),
+    ("timm:regnety_016", TargetOptions(batch_size=16)),
+    ("timm:resnet50", TargetOptions(batch_size=32, mode="infer")),
+    ("transformers:bert", TargetOptions(batch_size=2, sequence_length=128)),
+    ("transformers:distilbert", TargetOptions(batch_size=4, sequence_length=256)),
+    ("transformers:roberta", TargetOptions(batch_size=4, sequence_length=128, optimizer="sgd")),
+    ("transformers:t5", TargetOptions(batch_size=8, sequence_length=128)),
+)
+
+
+def large_cases() -> list[Case]:
+    """Return ordinary networks at sizes at which resident memory is judged."""
+    return [(name, lambda name=name: name, options) for name, options in LARGE]
 
 
 def step_cases() -> list[Case]:
@@ -201,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("set", choices=("steps", "models"))
+    parser.add_argument("set", choices=("steps", "models", "large"))
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--largest", type=parse_bytes, default="6GiB", help="peak that still runs here")
     parser.add_argument("--json", type=Path)
@@ -209,7 +240,11 @@ def main() -> None:
     parser.add_argument("--in-process", action="store_true")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
-    cases = step_cases() if asked.set == "steps" else model_cases(asked.count, asked.largest)
+    cases = {
+        "steps": step_cases,
+        "large": large_cases,
+        "models": lambda: model_cases(asked.count, asked.largest),
+    }[asked.set]()
     if asked.only:
         cases = [c for c in cases if c[0] in asked.only.split(",")]
     run = run_in_process if asked.in_process else run_case

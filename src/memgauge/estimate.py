@@ -58,12 +58,13 @@ def estimate(
         raise UsageError(f"steps={steps}: a run has at least one step")
     place = devices.find(device)
     begin_ns = time.perf_counter_ns()
+    # Its imports, in another process, take as long as ours: it starts first.
+    baseline = Host(workload, options, sets, threads) if host and place.kind == "cpu" else None
     try:
         from memgauge.frameworks.torch import predict
     except ModuleNotFoundError as error:
         raise missing_extra("torch", "torch") from error
 
-    baseline = Host(workload, options, sets, threads) if host and place.kind == "cpu" else None
     if isinstance(workload, str):
         workload = resolve(workload, options or TargetOptions(), sets or {})
     threads = predict.threads_of_run(threads)
