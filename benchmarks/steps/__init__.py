@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 from memgauge.workload import Workload
 
-from . import generative, language, loops, odd, vision
+from . import generative, habits, language, loops, odd, vision
 
 STEPS: dict[str, Callable[[], Workload]] = {
-    step.__name__: step for field in (vision, language, generative, loops, odd) for step in field.STEPS
+    step.__name__: step
+    for field in (vision, language, generative, loops, odd, habits)
+    for step in field.STEPS
 }
 
 __all__ = ["STEPS"]

@@ -38,6 +38,11 @@ EXACT = [
     "message_passing",
     "wasserstein_gan",
     "deep_q_learning",
+    "best_weights_kept",
+    "checkpoints_on_disk",
+    "numpy_batches",
+    "loader_batches",
+    "random_scale",
 ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
@@ -35,3 +38,37 @@ def test_what_cannot_be_declared_is_not_offered() -> None:
 
     with pytest.raises(UnsupportedError, match="measure"):
         trace(workload(unique))
+
+
+def test_a_prediction_writes_no_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    file.write_text("precious")
+
+    def saving(model: torch.nn.Module, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        torch.save(model.state_dict(), file)
+
+    found = trace(workload(saving))
+    assert file.read_text() == "precious"
+    assert any("torch.save" in text for text in found.assumptions)
+
+
+def test_memory_of_numpy_is_named_and_not_counted_as_torchs() -> None:
+    def batch() -> torch.Tensor:
+        return torch.from_numpy(np.ones((32, 8), dtype=np.float32))
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+
+    found = trace(Workload(build=lambda: torch.nn.Linear(8, 8), batch=batch, step=step))
+    assert any("NumPy" in text for text in found.unmodelled)
+    assert 32 * 8 * 4 not in {e.requested_bytes for e in found.events if e.operator == "aten.lift_fresh"}
+
+
+def test_nested_tensors_are_followed_into_what_they_wrap() -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        ragged = torch.nested.nested_tensor([x[:5], x[5:14]], layout=torch.jagged)
+        torch.nested.to_padded_tensor(model(ragged), 0.0).sum().backward()
+
+    found = trace(workload(step))
+    assert 14 * 8 * 4 in {e.requested_bytes for e in found.events}

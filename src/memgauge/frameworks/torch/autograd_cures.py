@@ -28,6 +28,7 @@ IN_PLACE_FORMULAS: dict[str, frozenset[str]] = {
     "aten.scatter": _SELECTING | {"SortBackward1", "MedianBackward1", "NanmedianBackward1"},
     "aten.scatter_add": frozenset({"GatherBackward0", "CummaxBackward0", "CumminBackward0"}),
     "aten.index_put": frozenset({"IndexBackward0"}),
+    "aten.index_add": frozenset({"IndexSelectBackward0"}),
     "aten.index_fill": frozenset({"TraceBackward0"}),
 }
 

@@ -175,7 +175,7 @@ def _read_schema(func: Any) -> Rule:
     is_view = bool(schema.returns) and any(r is not None for r in returns) and not writes
     if name in _READ:
         kind = Kind.READ
-    elif name in _METADATA:
+    elif name in _METADATA or name.startswith("profiler."):
         kind = Kind.METADATA
     elif name in _DYNAMIC:
         kind = Kind.DYNAMIC

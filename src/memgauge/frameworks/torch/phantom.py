@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from memgauge.frameworks.torch.address_space import address_space, storage_bytes
 from memgauge.frameworks.torch.autograd_cures import SavedScalars, done_in_place, scalar_bytes
@@ -42,8 +42,12 @@ from memgauge.records import Category
 KNOWN_ELEMENTS = 2**17
 # Largest constant made in the shape of an unknown tensor.
 CONSTANT_ELEMENTS = 2**14
+# Tensors without content of so few elements are really made: a draw in place often follows.
+EMPTY_ELEMENTS = 64
 # Random floats are made for real only as single draws (layer drop, mixup).
 RANDOM_ELEMENTS = 64
+
+FOREIGN_MEMORY = "memory of NumPy and others under tensors that share it: torch's allocator never sees it"
 
 _CPU = torch.device("cpu")
 _EMPTY: dict[torch.dtype, torch.Tensor] = {}
@@ -89,6 +93,8 @@ class PhantomMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented  # a wrapper (nested tensors, DTensor) comes again with what it wraps
         if not isinstance(func, torch._ops.OpOverload):
             refuse_higher_order(func)
         rule = rule_of(func)
@@ -140,7 +146,12 @@ class PhantomMode(TorchDispatchMode):
     def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default and not self._is_listed(result):
-            self.adopt(result)  # torch.tensor([...]): made outside the dispatcher, seen here first
+            # Made outside the dispatcher, seen here first: torch.tensor([...]) is torch's own memory,
+            # that of torch.from_numpy(...) is not.
+            if result.untyped_storage().resizable() or not self.lists_what_it_meets:
+                self.adopt(result)
+            else:
+                self.unmodelled.setdefault(FOREIGN_MEMORY)
         return result
 
     def _result(
@@ -248,7 +259,9 @@ class PhantomMode(TorchDispatchMode):
 
     def _worth_computing(self, rule: Rule, specs: Any, inputs: list[torch.Tensor]) -> bool:
         limit = RANDOM_ELEMENTS if rule.random and _is_floating(specs) else KNOWN_ELEMENTS
-        if rule.kind is Kind.EMPTY or _elements(specs) > limit or sum(t.numel() for t in inputs) > 16 * limit:
+        if rule.kind is Kind.EMPTY:
+            limit = EMPTY_ELEMENTS
+        if _elements(specs) > limit or sum(t.numel() for t in inputs) > 16 * limit:
             return False
         # What lives outside the run (a model that was there before) is never written to.
         return not rule.writes or all(self._is_listed(t) for t in inputs)

@@ -14,6 +14,7 @@ import torch
 
 from memgauge.errors import MemgaugeError, WorkloadError
 from memgauge.frameworks.torch import protocol
+from memgauge.frameworks.torch.beyond_operators import seen_by
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_semantics import cuda_semantics
@@ -53,7 +54,13 @@ def trace(
     observer = _Tracer(workload, steps, workspace, device)
     try:
         with torch.random.fork_rng(devices=[]):
-            with observer.mode, observer.scopes, observer.semantics(card), watching(observer.unmodelled):
+            with (
+                observer.mode,
+                observer.scopes,
+                observer.semantics(card),
+                seen_by(observer.mode),
+                watching(observer.unmodelled),
+            ):
                 protocol.run(workload, observer, torch.device(device), steps)
             return observer.result()
     except MemgaugeError:
@@ -75,23 +82,8 @@ def _where(observer: _Tracer, error: Exception) -> str:
 
 @contextmanager
 def _cpu_semantics(mode: PhantomMode) -> Iterator[None]:
-    with _seeing_rng_states(mode), refusing_cuda():
+    with refusing_cuda():
         yield
-
-
-@contextmanager
-def _seeing_rng_states(mode: PhantomMode) -> Iterator[None]:
-    """List the tensors that hold random states (5,056 bytes each); no dispatcher sees them made."""
-    before = torch.get_rng_state
-
-    def listed() -> torch.Tensor:
-        return mode.adopt(before())  # type: ignore[no-any-return]
-
-    torch.get_rng_state = torch.random.get_rng_state = listed
-    try:
-        yield
-    finally:
-        torch.get_rng_state = torch.random.get_rng_state = before
 
 
 def _mode_for(device: str) -> type[PhantomMode]:
