@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from memgauge.frameworks.torch.cpu_shapes import output_specs_on_cpu  # noqa: E402
 from memgauge.frameworks.torch.cpu_workspace import workspace_bytes  # noqa: E402
+from memgauge.frameworks.torch.cpu_workspace.onednn import cache_bytes  # noqa: E402
 from memgauge.frameworks.torch.operators import rule_of  # noqa: E402
 from memgauge.frameworks.torch.phantom import storage_bytes  # noqa: E402
 from memgauge.frameworks.torch.shapes import Spec, output_specs  # noqa: E402
@@ -80,6 +81,9 @@ CONVOLUTIONS = {
     "resnext": (4, 64, (14, 14), 64, 3, 1, 1, 1, 4),
     "small groups": (4, 64, (14, 14), 64, 3, 2, 1, 1, 8),
     "dilated": (4, 64, (28, 28), 64, 3, 1, 2, 2, 1),
+    "wide dilation": (2, 64, (33, 33), 64, 3, 1, 12, 12, 1),
+    "wider dilation": (2, 256, (28, 28), 256, 3, 1, 18, 18, 1),
+    "narrow dilation": (2, 256, (33, 33), 128, 3, 1, 4, 4, 1),
     "discriminator": (4, 64, (16, 16), 128, 4, 2, 1, 1, 1),
     "one image": (1, 3, (32, 32), 64, 3, 1, 1, 1, 1),
     "wave": (4, 16, (128,), 32, 9, 4, 4, 1, 1),
@@ -112,7 +116,8 @@ def convolve(
 @needs_avx512
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution(name: str) -> None:
-    convolve(CONVOLUTIONS[name])
+    # im2col in the forward pass is cut to the second-level cache; the model says how much it is at most.
+    convolve(CONVOLUTIONS[name], tolerance=2 * cache_bytes(2) if name == "wide dilation" else 0)
 
 
 @needs_avx512

@@ -82,14 +82,15 @@ def shared_sum(threads: int, job: int, jobs: int, terms: int) -> int:
     return booked(space, PAGE) + booked(groups * BARRIER, BARRIER)
 
 
-@lru_cache(maxsize=1)
-def second_level_cache() -> int:
-    """Return the bytes of one core's second-level cache, by which oneDNN cuts its blocks."""
+@lru_cache
+def cache_bytes(level: int) -> int:
+    """Return the bytes of one core's cache of level 1 (data) or 2, by which oneDNN cuts its blocks."""
+    index, usual = {1: (0, 32 * 2**10), 2: (2, 2**20)}[level]
     try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size").read_text().strip()
         return int(text.rstrip("KM")) * (2**20 if text.endswith("M") else 2**10)
     except (OSError, ValueError):
-        return 2**20
+        return usual
 
 
 @dataclass(frozen=True)

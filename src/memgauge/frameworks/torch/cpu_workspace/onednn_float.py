@@ -38,6 +38,7 @@ from memgauge.frameworks.torch.cpu_workspace.onednn_scratchpads import (
     reduction,
     unit_stride_space,
 )
+from memgauge.frameworks.torch.cpu_workspace.onednn_unroll import row_fits_backward_data, row_fits_forward
 
 
 def forward(p: Problem) -> Plan:
@@ -51,7 +52,7 @@ def forward(p: Problem) -> Plan:
     if is_pointwise(p):
         scratch = padded_bias(p) + unit_stride_space(p, ceil_div(p.ic, p.vector))
         return _blocked(p, p.vector, scratch)
-    if not kernel_outside_source(p) and p.padding[2] <= min(p.output[2], 28):
+    if not kernel_outside_source(p) and row_fits_forward(p):
         if p.ic < 16 and p.groups == 1 and (p.vector == 16 or p.ic in (1, 2, 3)):
             return _first_layer(p, padded_bias(p))
         block = channel_block(p)
@@ -73,7 +74,8 @@ def backward_data(p: Problem) -> Plan:
         return _depthwise(p)
     if is_pointwise(p) and not p.is_strided:
         return _blocked(p, p.vector, 0)
-    if not kernel_outside_source(p) and not (p.is_dilated and p.is_strided):
+    reached = not kernel_outside_source(p) and not (p.is_dilated and p.is_strided)
+    if reached and row_fits_backward_data(p):
         block = channel_block(p)
         if block:
             return _blocked(p, block, 0)

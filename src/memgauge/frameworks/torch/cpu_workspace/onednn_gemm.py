@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from memgauge.frameworks.torch.cpu_workspace.onednn import Plan, Problem, booked, ceil_div, up
+from memgauge.frameworks.torch.cpu_workspace.onednn import Plan, Problem, booked, cache_bytes, ceil_div, up
 
 _THRESHOLD = 64 * 1024
 
@@ -35,8 +35,9 @@ def gemm_forward(p: Problem) -> Plan:
     area = p.output[1] * p.output[2]
     spatial = p.batch * p.groups * p.output[0] * area
     if columns and p.dims == 2 and spatial >= p.threads * p.vector:
-        block = min(area, ceil_div(spatial, p.threads))  # blocks cut to the cache; this is the most
-        columns = min(columns, p.ic // p.groups * p.kernel_size * block)
+        block = min(area, ceil_div(spatial, p.threads))
+        # Blocks are cut to the cache by a search (calc_max_icb); this is the most.
+        columns = min(columns, p.ic // p.groups * p.kernel_size * block, cache_bytes(2) // 4)
         threads = p.threads
     else:
         threads = p.threads if area // p.threads < 512 and p.batch * p.groups > 1 else 1
