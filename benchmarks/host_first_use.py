@@ -41,6 +41,11 @@ def main() -> None:
     growth.say("(tensors)", images.nbytes + weight.nbytes)
     torch.nn.functional.conv2d(images, weight).sum().backward()
     growth.say("convolution forward and backward: oneDNN", images.nbytes + weight.nbytes)
+    for channels in range(16, 16 * 41, 16):
+        images = torch.randn(2, 16, 14, 14, requires_grad=True)
+        weight = torch.randn(channels, 16, 3, 3, requires_grad=True)
+        torch.nn.functional.conv2d(images, weight, padding=1).sum().backward()
+    growth.say("40 more convolutions, each of its own shape")
 
 
 if __name__ == "__main__":

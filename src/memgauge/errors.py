@@ -67,5 +67,8 @@ def missing_extra(package: str, extra: str) -> MissingError:
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return ` (nearest: a, b)` for a misspelt name, or an empty string if nothing is near."""
-    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    names = list(known)
+    close = [k for k in names if k.startswith(name)] if len(name) > 2 else []
+    close += [k for k in difflib.get_close_matches(name, names, n=count, cutoff=0.5) if k not in close]
+    close = close[:count]
     return f" (nearest: {', '.join(close)})" if close else ""

@@ -28,6 +28,9 @@ FIRST_USE_BYTES: Mapping[str, int] = {
     "matmul": 22 * MIB,  # MKL's packing buffers
     "convolution": 20 * MIB,  # oneDNN's primitives and generated kernels
 }
+# Each convolution of another shape is a program that oneDNN writes when it first runs: forward, and as
+# much again for backward. Measured as above, with two threads; with one, pointwise ones take none.
+CONVOLUTION_PROGRAM_BYTES = 128 * 2**10
 # Blocks from one small object that stays to the next: low, expected, high. No trace sees these objects;
 # 20 networks of 0.5 to 3 GiB on the machine above grew as if there were one every 6 to 50 blocks.
 PINNED_EVERY = (0, 12, 6)
@@ -107,8 +110,20 @@ def first_use_bytes(trace: Trace, has_dynamo: bool = False) -> int:
     if operators & {"aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm"}:
         total += FIRST_USE_BYTES["matmul"]
     if "aten.convolution" in operators:
-        total += FIRST_USE_BYTES["convolution"]
+        total += FIRST_USE_BYTES["convolution"] + CONVOLUTION_PROGRAM_BYTES * _convolution_programs(trace)
     return total
+
+
+def _convolution_programs(trace: Trace) -> int:
+    """Return how many different convolutions there are, forward and backward counted apart."""
+    shapes = {module.path: (module.parameter_count, module.output_shape) for module in trace.modules}
+    return len(
+        {
+            (event.operator, shapes.get(event.layer))
+            for event in trace.events
+            if event.operator in ("aten.convolution", "aten.convolution_backward")
+        }
+    )
 
 
 def memory_total_bytes() -> int | None:

@@ -23,8 +23,8 @@ import msgspec
 from memgauge import devices, errors
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.child import Job, Result
-from memgauge.errors import MissingError, RunError, UsageError, WorkloadError, missing_extra
-from memgauge.explain.peak import account
+from memgauge.errors import MemgaugeError, MissingError, RunError, UsageError, WorkloadError, missing_extra
+from memgauge.explain.peak import STEADY, account
 from memgauge.records import AtPeak, Measurement, Peak, Range, Trace
 from memgauge.targets import TargetOptions
 from memgauge.workload import Workload
@@ -167,16 +167,26 @@ def _watch(process: subprocess.Popen[bytes]) -> int | None:
     return highest
 
 
+_KILLED, _OUT_OF_MEMORY = "killed by", "out of memory"
+
+
+def failure_of(ended: str) -> MemgaugeError:
+    """Return the error for a run that ended so: the user's mistake, or a run that died."""
+    last = ended.strip().splitlines()[-1:] or ["it ended early"]
+    kind = RunError if ended.startswith((_KILLED, _OUT_OF_MEMORY)) else WorkloadError
+    return kind(f"the run did not complete: {last[0]}")
+
+
 def _ending(code: int, result: Result, said: str) -> str:
     if code == 0 and result.error is None:
         return "completed"
     if code < 0:
         name = signal.Signals(-code).name
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return f"killed by {name}{hint}"
+        return f"{_KILLED} {name}{hint}"
     text = result.error or said or f"exit code {code}"
     if "can't allocate memory" in text or "OutOfMemoryError" in text:
-        return f"out of memory: {text}"
+        return f"{_OUT_OF_MEMORY}: {text}"
     return text
 
 
@@ -192,6 +202,7 @@ def _measurement(
     trace = observed.trace or Trace(events=(), categories=(), layers=())
     timeline = cpu.replay(trace.events) if place.kind == "cpu" else cuda_caching.replay(trace.events)
     peak, at_peak, phases, layers = account(trace, timeline)
+    completed = ended == "completed"
     unknown: dict[str, str] = {}
     instruments = {"peak.allocated_bytes": PROFILER if place.kind == "cpu" else HISTORY}
     if observed.trace is None:
@@ -227,11 +238,11 @@ def _measurement(
         device={"name": place.name, "title": place.title, "kind": place.kind},
         peak=peak,
         at_peak=at_peak,
-        phases=phases,
+        phases=phases if completed else tuple(p for p in phases if p.name != STEADY),
         layers=layers,
         threads=observed.threads or bare.threads,
         steps=steps,
-        assumptions=tuple(trace.assumptions),
+        assumptions=tuple(trace.assumptions) if completed else (),  # they are about whole steps
         unmodelled=tuple(trace.unmodelled),
         unknown=unknown,
         versions=observed.versions or bare.versions,

@@ -73,6 +73,7 @@ def test_an_exception_in_the_third_step_keeps_what_was_seen(tmp_path: Path) -> N
     assert "memgauge/child.py" not in seen.ended
     assert seen.peak.allocated_bytes
     assert len(seen.step_ns) == 2
+    assert "steady step" not in {phase.name for phase in seen.phases}
 
 
 def test_a_killed_run_is_reported_with_its_signal_and_what_was_seen(tmp_path: Path) -> None:

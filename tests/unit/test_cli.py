@@ -116,9 +116,18 @@ def test_a_measurement_is_told_its_progress(replace: Replace) -> None:
     assert calls[0]["threads"] == 1
 
 
-def test_a_run_that_died_is_shown_and_ends_with_one(replace: Replace, capfd: Capture) -> None:
-    replace("measure", measurement(ended="Traceback\nRuntimeError: boom"))
+@pytest.mark.parametrize("ended", ["killed by SIGKILL", "out of memory: RuntimeError: 4 TiB"])
+def test_a_run_that_died_is_shown_and_ends_with_one(replace: Replace, capfd: Capture, ended: str) -> None:
+    replace("measure", measurement(ended=ended))
     assert main(["measure", "zoo:mlp"]) == 1
+    out, err = capfd.readouterr()
+    assert "figures are what was seen until then" in out
+    assert err == f"memgauge: the run did not complete: {ended}\n"
+
+
+def test_a_run_whose_code_raised_is_shown_and_ends_with_two(replace: Replace, capfd: Capture) -> None:
+    replace("measure", measurement(ended="Traceback\nRuntimeError: boom"))
+    assert main(["measure", "zoo:mlp"]) == 2
     out, err = capfd.readouterr()
     assert "figures are what was seen until then" in out
     assert err == "memgauge: the run did not complete: RuntimeError: boom\n"
@@ -149,6 +158,7 @@ def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["estimate", "zoo:mlp", "--device", "nvidia-t5"], "unknown device 'nvidia-t5' (nearest: nvidia-t4"),
+        (["estimate", "zoo:mlp", "--device", "nvidia-a100"], "(nearest: nvidia-a100-40gb, nvidia-a100-80gb"),
         (["measure", "zoo:mlp", "--device", "gpu"], "unknown device 'gpu'"),
         (["measure", "zoo:mlp", "--device", "nvidia-t4"], "cannot be measured here"),
         (["estimate", "nonsense"], "'nonsense' is not a TARGET; it is zoo:NAME"),

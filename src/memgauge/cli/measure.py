@@ -9,7 +9,6 @@ from memgauge.arguments import TargetOptions, parse_sets
 from memgauge.cli import options
 from memgauge.cli.output import save_json, show, show_json
 from memgauge.cli.running import running
-from memgauge.errors import RunError
 
 if TYPE_CHECKING:
     from memgauge.explain.compare import Comparison
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: memgauge measure zoo:torres-cnn --device cpu --steps 5 --compare\n\n"
-    "Exit code: 0 done, 1 the run did not complete, 2 wrong usage, 3 something is missing here."
+    "Exit code: 0 done, 1 the run was killed or ran out of memory, 2 wrong usage or code that raised, 3 something is missing here."
 )
 
 
@@ -59,7 +58,9 @@ def command(
     if compare:
         _show_comparison(_predicted(target, result, asked, arguments), count, as_json=as_json)
     if result.ended != "completed":
-        raise _died(result)
+        from memgauge.measure import failure_of
+
+        raise failure_of(result.ended)
 
 
 def _show(result: Measurement, count: int | None, *, as_json: bool) -> None:
@@ -69,11 +70,6 @@ def _show(result: Measurement, count: int | None, *, as_json: bool) -> None:
     from memgauge.report.text import measurement_view
 
     show(measurement_view(result, layers=count))
-
-
-def _died(result: Measurement) -> RunError:
-    last = result.ended.strip().splitlines()[-1:] or ["it ended early"]
-    return RunError(f"the run did not complete: {last[0]}")
 
 
 def _predicted(
