@@ -13,10 +13,23 @@ class Devices(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.dev
     devices: tuple[Device, ...]
 
 
+class ZooNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """One network of the zoo, with what it takes by default: all its arguments as they are."""
+
+    target: str
+    description: str
+    arguments: dict[str, object]
+    parameters: int
+    peak_allocated_bytes: int | None
+    training_by_hand_bytes: int
+
+
 class Zoo(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.zoo/1"):
     """The networks that come with memgauge."""
 
     targets: tuple[str, ...]
+    device: str
+    networks: tuple[ZooNetwork, ...]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

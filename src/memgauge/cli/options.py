@@ -55,7 +55,8 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="NAME",
-        help="float32, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast.",
+        help="float32, float64, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast; "
+        "with --method formula any element type of torch, such as float8_e4m3fn.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -95,6 +96,26 @@ AsJson = Annotated[
 Layers = Annotated[
     str,
     typer.Option("--layers", metavar="N|all", help="How many layers to list.", rich_help_panel=_OUTPUT),
+]
+LayersIfAsked = Annotated[
+    str | None,
+    typer.Option(
+        "--layers",
+        metavar="N|all",
+        show_default=False,
+        help="How many layers to list; 10 by default, all with --method formula.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="trace follows every operator; formula is the calculation by hand, layer by layer; both sets "
+        "them side by side and names every byte of the difference.",
+        rich_help_panel=_HOW,
+    ),
 ]
 Out = Annotated[
     Path | None,

@@ -36,7 +36,7 @@ def bits_named(name: str) -> int:
     """
     known = element_types()
     if name not in known:
-        choices = (*PRECISIONS, *known)
+        choices = dict.fromkeys((*PRECISIONS, *known))
         raise UsageError(
             f"precision {name!r} is unknown{nearest(name, choices)}; for --method formula it is "
             "any element type of torch, such as float64, bfloat16 or float8_e4m3fn"

@@ -28,7 +28,7 @@ from memgauge.errors import UnsupportedError, UsageError, nearest
 from memgauge.workload import Workload
 
 DEFAULT_OPTIMIZER = "adam"
-_DTYPES = {
+DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
     "bfloat16": torch.bfloat16,
@@ -96,14 +96,14 @@ class Recipe:
         return build
 
     def _build_model(self, device: torch.device | str = "cpu") -> nn.Module:
-        dtype = _DTYPES.get(self.precision, torch.float32)
+        dtype = DTYPES.get(self.precision, torch.float32)
         with default_dtype(dtype), torch.device(device):
             model = self.model()
         return model.train(self.mode == "train")
 
     def _batch(self, device: torch.device | str = "cpu") -> Any:
         with torch.device(device):
-            return self.batch(_DTYPES.get(self.precision, torch.float32))
+            return self.batch(DTYPES.get(self.precision, torch.float32))
 
     def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *rest: Any) -> None:
         scaler, batch = rest if len(rest) == 2 else (None, rest[0])
@@ -138,7 +138,7 @@ class Recipe:
         if kind != "amp":
             return contextlib.nullcontext()
         device = next((p.device.type for p in model.parameters()), "cpu")
-        return torch.autocast(device, dtype=_DTYPES[dtype])
+        return torch.autocast(device, dtype=DTYPES[dtype])
 
 
 def recipe_options(options: TargetOptions) -> dict[str, Any]:
