@@ -173,8 +173,8 @@ def layer_count(text: str) -> int | None:
     return int(text)
 
 
-def writable(out: Path | None) -> Path | None:
-    """Return the path of `--out` if it can be written, before a long run is spent on it.
+def writable(out: Path | None, option: str = "--out") -> Path | None:
+    """Return the path of `--out`, or of another option, if it can be written, before a run is spent on it.
 
     Raises:
         UsageError: It is a directory, or its directory is not there.
@@ -183,7 +183,7 @@ def writable(out: Path | None) -> Path | None:
         return None
     out = out.expanduser()
     if out.is_dir():
-        raise UsageError(f"--out {out} is a directory; name a file in it")
+        raise UsageError(f"{option} {out} is a directory; name a file in it")
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no directory {out.parent}")
+        raise UsageError(f"{option} {out}: there is no directory {out.parent}")
     return out

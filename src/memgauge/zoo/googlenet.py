@@ -92,7 +92,7 @@ class GoogLeNet(nn.Module):
             Convolution(64, 192, 3, padding=1),
             nn.MaxPool2d(3, stride=2, ceil_mode=True),
         )
-        self.inceptions = nn.ModuleDict({name: Inception(*sizes) for name, sizes in INCEPTIONS.items()})
+        self.inceptions = nn.ModuleList(Inception(*sizes) for sizes in INCEPTIONS.values())
         self.pool3 = nn.MaxPool2d(3, stride=2, ceil_mode=True)
         self.pool4 = nn.MaxPool2d(2, stride=2, ceil_mode=True)
         self.auxiliary1 = Auxiliary(512, classes) if auxiliary else None
@@ -104,7 +104,7 @@ class GoogLeNet(nn.Module):
     def forward(self, pictures: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         logits = []
         x = self.stem(pictures)
-        for name, inception in self.inceptions.items():
+        for name, inception in zip(INCEPTIONS, self.inceptions, strict=True):
             x = inception(x)
             if name == "3b":
                 x = self.pool3(x)
