@@ -1,7 +1,7 @@
 """The calculation by hand for any workload, and the same beside a traced prediction.
 
-    workload --one look at its real modules--> layer table --arithmetic--> Formula
-    Formula + Estimate --storage by storage--> Both, the gap itemised
+workload --one look at its real modules--> layer table --arithmetic--> Formula
+Formula + Estimate --storage by storage--> Both, the gap itemised
 """
 
 from __future__ import annotations
@@ -144,8 +144,7 @@ def formula_of(table: LayerTable, workload: Workload, place: Device, precision: 
     is_training = workload.mode == "train" and bool(table.optimizers)
     if is_training:
         state = tuple(row for use in table.optimizers for row in state_rows(use, on_gpu=place.kind == "cuda"))
-    found = table.facts.get("element_types", ())
-    element_type = precision or ", ".join(str(n) for n in found if isinstance(found, (list, tuple)))
+    element_type = precision or ", ".join(table.element_types)
     assumptions = list(table.assumptions)
     if workload.mode == "train" and not is_training:
         assumptions.append("build() returned no optimizer: inference only")
@@ -215,9 +214,7 @@ def _optimizer_asked(
 _WITH_RECIPE = ("zoo", "torchvision", "timm", "transformers")
 
 
-def _predict(
-    workload: Workload, place: Device, reader: LayerTableReader, *, steps: int, threads: int
-) -> Any:
+def _predict(workload: Workload, place: Device, reader: LayerTableReader, *, steps: int, threads: int) -> Any:
     """Trace with the reader looking on; what cannot be followed has no layer table either."""
     from memgauge.frameworks.torch import predict
     from memgauge.frameworks.torch.layer_table import no_table

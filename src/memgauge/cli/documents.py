@@ -5,23 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from memgauge.devices import Device
+from memgauge.formula.records import ZooNetwork
 
 
 class Devices(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.devices/1"):
     """The catalogue of devices."""
 
     devices: tuple[Device, ...]
-
-
-class ZooNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """One network of the zoo, with what it takes by default: all its arguments as they are."""
-
-    target: str
-    description: str
-    arguments: dict[str, object]
-    parameters: int
-    peak_allocated_bytes: int | None
-    training_by_hand_bytes: int
 
 
 class Zoo(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.zoo/1"):

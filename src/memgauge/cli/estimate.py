@@ -102,8 +102,10 @@ def _show_formula(result: Formula | Both, count: int | None, out: Path | None, *
     from memgauge.formula.records import Formula
     from memgauge.report.formula import both_view, formula_view
 
-    is_formula = isinstance(result, Formula)
-    show(formula_view(result, layers=count) if is_formula else both_view(result, layers=count))
+    if isinstance(result, Formula):
+        show(formula_view(result, layers=count))
+    else:
+        show(both_view(result, layers=count))
 
 
 def _show(result: Estimate, count: int | None, out: Path | None, *, as_json: bool) -> None:

@@ -12,10 +12,7 @@ from memgauge.cli.output import note, show, show_json
 from memgauge.cli.running import running
 from memgauge.errors import UsageError
 
-EPILOG = (
-    "Example: memgauge reproduce denneman\n\n"
-    "Example: memgauge reproduce --write docs/reproductions.md"
-)
+EPILOG = "Example: memgauge reproduce denneman\n\nExample: memgauge reproduce --write docs/reproductions.md"
 
 
 def command(

@@ -179,7 +179,9 @@ def _activations(
                 items.add(activation, name, -tensor.count_bytes, kind or call.path)
             elif tensor.storage is not None:
                 stored = storages[tensor.storage].made.requested_bytes
-                items.add(activation, "storages larger than the output in them", stored - tensor.count_bytes, kind)
+                items.add(
+                    activation, "storages larger than the output in them", stored - tensor.count_bytes, kind
+                )
             if tensor.storage is not None:
                 matched.add(tensor.storage)
     outputs = {t.storage for call in counted.all_calls for t in call.outputs}
@@ -188,7 +190,9 @@ def _activations(
         if trace.categories[number] is Category.ACTIVATION:
             made = storages[number].made
             if number in outputs:
-                items.add(activation, "outputs of layers beyond the two largest", made.requested_bytes, made.layer)
+                items.add(
+                    activation, "outputs of layers beyond the two largest", made.requested_bytes, made.layer
+                )
             else:
                 name = _extra_name(made, types.get(made.layer, ""), is_layer=made.layer in leaves)
                 items.add(activation, name, made.requested_bytes, made.operator or "outside operators")
@@ -283,12 +287,12 @@ def _activation_gradients(items: _Items, counted: Counted, difference: Mapping[s
                 seen.add(tensor.storage)
     rest = difference.get(temporary, 0) - items.total(temporary)
     name = "gradients of activations live only until they are used"
-    items.add(temporary, name if rest < 0 else "short-lived results beyond gradients of activations", rest, "")
+    items.add(
+        temporary, name if rest < 0 else "short-lived results beyond gradients of activations", rest, ""
+    )
 
 
-def _uncounted(
-    items: _Items, live: set[int], storages: Mapping[int, _Storage], trace: Trace
-) -> None:
+def _uncounted(items: _Items, live: set[int], storages: Mapping[int, _Storage], trace: Trace) -> None:
     """Name the categories that the formula does not know at all."""
     names = {
         Category.BUFFER: "buffers, such as running statistics",

@@ -10,7 +10,7 @@ All quantities are `int` bytes, or counts without a unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -120,6 +120,7 @@ class LayerTable:
         parameter_bytes, gradient_bytes: Of all parameters; of those that are trained.
         input_bytes: The batch.
         assumptions: What was taken for granted.
+        element_types: Of the parameters, by name.
     """
 
     layers: tuple[LayerRow, ...]
@@ -129,7 +130,7 @@ class LayerTable:
     gradient_bytes: int
     input_bytes: int
     assumptions: tuple[str, ...] = ()
-    facts: Mapping[str, object] = field(default_factory=dict)
+    element_types: tuple[str, ...] = ()
 
     def calls_of(self, step: int) -> tuple[LayerCall, ...]:
         """Return the calls of one step."""
@@ -216,9 +217,7 @@ class GapItem(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Both(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.formula-and-trace/1"
-):
+class Both(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.formula-and-trace/1"):
     """Formula and trace side by side. The trace's side is its first instant of peak allocated."""
 
     formula: Formula
@@ -228,3 +227,14 @@ class Both(
     difference_bytes: int
     categories: tuple[CategoryRow, ...]
     gap: tuple[GapItem, ...]
+
+
+class ZooNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """One network of the zoo, with what it takes by default: all its arguments as they are."""
+
+    target: str
+    description: str
+    arguments: dict[str, object]
+    parameters: int
+    peak_allocated_bytes: int | None
+    training_by_hand_bytes: int

@@ -13,7 +13,7 @@ from memgauge.reproduce.records import Cell, Claim, Reproduction, Reproductions,
 from memgauge.units import format_bytes
 
 _BYTES = "_bytes"
-_EXACT = {"bytes": "B", "parameters": "", "elements": "", "layers": "", "times": ""}
+_EXACT = {"bytes": "B", "parameters": "", "elements": "", "layers": "", "times": "", "number": ""}
 
 
 def reproductions_view(found: Reproductions) -> RenderableType:
@@ -87,7 +87,9 @@ def _markdown_section(part: Section) -> list[str]:
         )
     if part.table is not None:
         names = part.table.columns
-        rows = [tuple(cell_text(n, cell) for n, cell in zip(names, row, strict=True)) for row in part.table.rows]
+        rows = [
+            tuple(cell_text(n, cell) for n, cell in zip(names, row, strict=True)) for row in part.table.rows
+        ]
         lines += [""] * bool(lines) + _markdown_table([_heading(n) for n in names], rows)
     lines += [""] * bool(part.notes and lines) + [f"- {note}" for note in part.notes]
     return lines
@@ -116,7 +118,8 @@ def exactly(item: Claim) -> str:
 
 
 def _heading(column: str) -> str:
-    return column.removesuffix(_BYTES).replace("_", " ")
+    name = f"{column.removesuffix(_BYTES)} memory" if column.endswith(_BYTES) else column
+    return name.replace("_", " ")
 
 
 def _citation(text: Reproduction) -> str:

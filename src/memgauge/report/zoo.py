@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from memgauge.formula.records import ZooNetwork
 from memgauge.report.tables import grid, plain
 from memgauge.units import format_bytes
-
-
-class Network(Protocol):
-    """What is known of one network."""
-
-    target: str
-    description: str
-    arguments: dict[str, object]
-    parameters: int
-    peak_allocated_bytes: int | None
-    training_by_hand_bytes: int
-
 
 _SIZES = ("batch_size", "image_size", "sequence_length")
 
 
-def zoo_view(networks: Sequence[Network], device: str) -> RenderableType:
+def zoo_view(networks: Sequence[ZooNetwork], device: str) -> RenderableType:
     """Return the networks with parameters, predicted peak and what they are."""
     table = grid("target", "parameters", "peak", "by hand", "what it is", flexible="what it is")
     for network in networks:

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from memgauge.arguments import TargetOptions
 from memgauge.by_hand import by_hand
 from memgauge.estimate import estimate
-from memgauge.reproduce.records import MB_BINARY, TIMES, Claim, Reproduction, Section, Table, claim, ours_only
+from memgauge.reproduce.records import (
+    MB_BINARY,
+    NUMBER,
+    Claim,
+    Reproduction,
+    Section,
+    Table,
+    claim,
+    ours_only,
+)
 from memgauge.units import MIB
 
 CLASSES, FLOAT_BYTES = 10, 4
@@ -203,7 +212,7 @@ def _conclusions(predicted: Sequence[Sequence[_Predicted]]) -> Section:
                     rank_correlation(
                         [found.peak_bytes for found in rows], [float(found.trial.measured) for found in rows]
                     ),
-                    TIMES,
+                    NUMBER,
                     "1 would mean that larger networks were measured larger",
                 )
                 for name, rows in (("MNIST", mnist), ("Fashion MNIST", fashion), ("CIFAR-10", cifar))

@@ -108,17 +108,22 @@ def _answer() -> Section:
 
 
 def _rules() -> Section:
-    total = 2 * ACTIVATIONS * FLOAT_BYTES * BATCH + 3 * PARAMETER_COUNT * FLOAT_BYTES + BATCH * PIXELS * FLOAT_BYTES
+    total = (
+        2 * ACTIVATIONS * FLOAT_BYTES * BATCH
+        + 3 * PARAMETER_COUNT * FLOAT_BYTES
+        + BATCH * PIXELS * FLOAT_BYTES
+    )
     gib = Unit("", GIB, "", "bytes")
     rows = []
-    for title, name, options in (
+    optimizers: tuple[tuple[str, str, dict[str, object]], ...] = (
         ("SGD", "SGD", {}),
         ("SGD, momentum", "SGD", {"momentum": 0.9}),
         ("Adagrad", "Adagrad", {}),
         ("RMSprop", "RMSprop", {}),
         ("Adam", "Adam", {}),
         ("Adam, amsgrad", "Adam", {"amsgrad": True}),
-    ):
+    )
+    for title, name, options in optimizers:
         kept = _multiple(name, options)
         rows.append((title, kept, kept * PARAMETER_COUNT * FLOAT_BYTES))
     return Section(
@@ -145,7 +150,9 @@ def _rules() -> Section:
                 "1024² is mebi; GiB needs 1024³",
             ),
         ),
-        table=Table(columns=("optimizer", "sizes of the parameters", "parameters to state, bytes"), rows=tuple(rows)),
+        table=Table(
+            columns=("optimizer", "sizes of the parameters", "parameters to state, bytes"), rows=tuple(rows)
+        ),
     )
 
 
@@ -167,7 +174,9 @@ def _network() -> tuple[Section, ...]:
     sizes = Section(
         title="A network of that size",
         claims=(
-            claim("activations of one picture", "532,752", outputs, ELEMENTS, "our network has exactly these"),
+            claim(
+                "activations of one picture", "532,752", outputs, ELEMENTS, "our network has exactly these"
+            ),
             claim("parameters", "19,072,984", momentum.formula.parameters, PARAMETERS, "and exactly these"),
             claim(
                 "training at batch 128 with momentum, by formula",
@@ -229,4 +238,6 @@ def _network() -> tuple[Section, ...]:
 def _gap(title: str, found: Both) -> Section:
     rows = [(item.category, item.name, item.gap_bytes) for item in found.gap]
     rows.append(("total", "trace minus formula", found.difference_bytes))
-    return Section(title=title, table=Table(columns=("category", "what", "difference_bytes"), rows=tuple(rows)))
+    return Section(
+        title=title, table=Table(columns=("category", "what", "difference_bytes"), rows=tuple(rows))
+    )

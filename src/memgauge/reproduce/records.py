@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
@@ -89,6 +90,7 @@ PARAMETERS = Unit("", 1, "", "parameters")
 ELEMENTS = Unit("", 1, "", "elements")
 LAYERS = Unit("", 1, "", "layers")
 TIMES = Unit("×", 1, "", "times")
+NUMBER = Unit("", 1, "", "number")
 
 
 def claim(what: str, theirs: str, ours: int | float, unit: Unit, why: str = "") -> Claim:
@@ -132,3 +134,8 @@ def ours_only(what: str, ours: int | float, unit: Unit, why: str = "", *, digits
         exact_unit=unit.exact_unit,
         why="; ".join(part for part in (unit.meaning, why) if part),
     )
+
+
+def totals_of(rows: Sequence[tuple[Cell, ...]], *columns: int) -> tuple[int, ...]:
+    """Return the sums of the whole numbers in these columns of a table."""
+    return tuple(sum(cell for row in rows if isinstance(cell := row[i], int)) for i in columns)

@@ -17,6 +17,7 @@ from memgauge.records import Peak
 from memgauge.reproduce.records import (
     MB_BINARY,
     TIMES,
+    Cell,
     Claim,
     Reproduction,
     Section,
@@ -24,6 +25,7 @@ from memgauge.reproduce.records import (
     Unit,
     claim,
     ours_only,
+    totals_of,
 )
 from memgauge.units import GIB, MIB
 
@@ -91,7 +93,7 @@ def _data() -> Section:
 def _network() -> Section:
     formula = by_hand("zoo:torres-cnn")
     columns = ("layer", "kind", "output", "formula", "parameters", "parameter_bytes", "feature_map_bytes")
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             row.path,
             row.kind,
@@ -103,7 +105,7 @@ def _network() -> Section:
         )
         for row in formula.layers
     ]
-    rows.append(("all", "", "", "", *(sum(int(row[i]) for row in rows) for i in (4, 5, 6))))
+    rows.append(("all", "", "", "", *totals_of(rows, 4, 5, 6)))
     return Section(
         title="The network of table 1 at batch 32",
         table=Table(columns=columns, rows=tuple(rows)),

@@ -153,7 +153,9 @@ def googlenet(
         torchvision/models/googlenet.py, 3x3 in the place of 5x5 included.
     """
     if image_size < 32:
-        raise UsageError(f"image_size={image_size}: GoogLeNet halves a picture five times and needs at least 32")
+        raise UsageError(
+            f"image_size={image_size}: GoogLeNet halves a picture five times and needs at least 32"
+        )
     return picture_workload(
         "googlenet",
         lambda: GoogLeNet(classes, auxiliary=auxiliary),

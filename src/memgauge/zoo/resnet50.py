@@ -105,4 +105,3 @@ def resnet50(
         checkpointing=checkpointing,
         mode=mode,
     )
-

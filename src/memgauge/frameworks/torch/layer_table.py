@@ -34,7 +34,7 @@ from memgauge.frameworks.torch.element_types import bits_of
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.parameter_formulas import parameter_formula
 from memgauge.frameworks.torch.roles import storages, tensors_in, tensors_of_roles
-from memgauge.frameworks.torch.scopes import Scopes, as_tuple, named_modules
+from memgauge.frameworks.torch.scopes import OPTIMIZER, Scopes, as_tuple, named_modules
 from memgauge.records import Category
 from memgauge.workload import Workload
 
@@ -78,6 +78,8 @@ class LayerTableReader:
     _seen: dict[torch.nn.Module, _Seen] = field(default_factory=dict)
     _callers: set[torch.nn.Module] = field(default_factory=set)
     _input_bytes: int | None = None
+    _step: int = 0
+    _backward_before: int = 0
     _state_bytes: dict[int, int] = field(default_factory=dict)
 
     # -- how it looks on ------------------------------------------------------------------------
@@ -128,6 +130,8 @@ class LayerTableReader:
         run = self._running.pop()
         if scopes.backward_depth or scopes.step == 0:
             return  # computed again by checkpointing, or a try-out while building
+        if scopes.phase.endswith(OPTIMIZER) and self._is_repeated(scopes):
+            return  # an optimizer that asks for the loss several times, such as LBFGS
         if run.has_called:
             self._callers.add(module)
             return
@@ -144,6 +148,12 @@ class LayerTableReader:
             seen.calls += 1
             seen.map_bytes += sum(t.count_bytes for t in outputs)
         self._calls.append(LayerCall(scopes.step, path, outputs))
+
+    def _is_repeated(self, scopes: Scopes) -> bool:
+        """Whether this step has gone backward already: one forward pass of a step is counted."""
+        if scopes.step != self._step:
+            self._step, self._backward_before = scopes.step, scopes.backward_calls
+        return scopes.backward_calls > self._backward_before
 
     def _output(self, tensor: torch.Tensor, run: _Running, ledger: Ledger) -> OutputTensor:
         address = tensor.untyped_storage()._cdata
@@ -183,7 +193,7 @@ class LayerTableReader:
             gradient_bytes=sum(self._bytes(p) for p in trained),
             input_bytes=self._input_bytes or 0,
             assumptions=tuple(assumptions),
-            facts={"element_types": sorted({_name(p.dtype) for p in parameters})},
+            element_types=tuple(sorted({_name(p.dtype) for p in parameters})),
         )
 
     def use_of(self, name: str, options: dict[str, object]) -> OptimizerUse:
@@ -363,4 +373,3 @@ def _tensors(nest: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         for item in dataclasses.fields(nest):
             yield from _tensors(getattr(nest, item.name, None))
-

@@ -67,7 +67,13 @@ def trace(
     hooks = nullcontext() if onlooker is None else onlooker.hooks(observer.ledger, observer.scopes)
     try:
         with torch.random.fork_rng(devices=[]):
-            with observer.mode, observer.scopes, observer.semantics(card), watching(observer.unmodelled), hooks:
+            with (
+                observer.mode,
+                observer.scopes,
+                observer.semantics(card),
+                watching(observer.unmodelled),
+                hooks,
+            ):
                 protocol.run(watched, observer, torch.device(device), steps)
             return observer.result()
     except MemgaugeError:
