@@ -307,7 +307,7 @@ def _uncounted(items: _Items, live: set[int], storages: Mapping[int, _Storage], 
 
 
 _WHY = {
-    "rounding by the allocator": "blocks come in multiples of the allocator's unit",
+    "rounding by the allocator": "blocks are multiples of the allocator's unit, or larger free ones that it does not split",
     "in-place results counted twice": "the layer writes over its input; two layers, one storage",
     "views counted as memory": "flatten, reshape and identities return their input in another shape",
     "outputs that are parameters, input or kept elsewhere": "the layer hands on a tensor of another category",

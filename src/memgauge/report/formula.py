@@ -49,7 +49,7 @@ def both_view(both: Both, *, layers: int | None = None) -> RenderableType:
     head.append_text(plain(both.formula.device.get("name", "?")))
     head.append(
         f": formula {format_bytes(both.formula_bytes)}, trace {format_bytes(both.trace_bytes)}, "
-        f"difference {format_difference(both.difference_bytes, both.trace_bytes)} of the trace"
+        f"trace − formula {format_difference(both.difference_bytes, both.formula_bytes)}"
     )
     table = grid("category", "formula", "trace", "trace − formula")
     for row in both.categories:
