@@ -141,13 +141,15 @@ def formula_of(table: LayerTable, workload: Workload, place: Device, precision: 
     from memgauge.frameworks.torch import predict
 
     state: tuple[StateRow, ...] = ()
-    is_training = workload.mode == "train" and bool(table.optimizers)
+    is_training = table.goes_backward
     if is_training:
         state = tuple(row for use in table.optimizers for row in state_rows(use, on_gpu=place.kind == "cuda"))
     element_type = precision or ", ".join(table.element_types)
     assumptions = list(table.assumptions)
     if workload.mode == "train" and not is_training:
-        assumptions.append("build() returned no optimizer: inference only")
+        assumptions.append("the step never called backward: inference only")
+    elif is_training and not table.optimizers:
+        assumptions.append("build() returned no optimizer: no state is counted")
     return Formula(
         workload=dict(workload.description),
         device={"name": place.name, "title": place.title, "kind": place.kind},

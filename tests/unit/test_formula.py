@@ -562,3 +562,91 @@ def test_seventy_billion_parameters_take_seconds() -> None:
     assert found.parameters == 70_553_706_496
     assert found.inference.parameter_bytes == 2 * 70_553_706_496
     assert time.monotonic() - begin < 60
+
+
+def test_a_weight_that_is_computed_belongs_to_its_layer() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.Linear(5, 2))
+
+    first, second = by_hand(training(make, lambda: torch.randn(3, 6))).layers
+    assert (first.path, first.parameters, first.feature_map_bytes) == ("0", 6 * 5 + 5 + 5, 3 * 5 * 4)
+    assert (second.path, second.parameters) == ("1", 12)
+
+
+def test_a_parameter_that_only_the_optimizer_knows_is_counted() -> None:
+    def build():  # type: ignore[no-untyped-def]
+        model, extra = nn.Linear(4, 2), nn.Parameter(torch.zeros(7))
+        return model, torch.optim.SGD([*model.parameters(), extra], lr=0.1)
+
+    def step(model: Any, optimizer: Any, x: Any) -> None:
+        (model(x).sum() + optimizer.param_groups[0]["params"][-1].sum()).backward()
+        optimizer.step()
+
+    found = by_hand(Workload(build=build, batch=lambda: torch.randn(3, 4), step=step))
+    assert found.parameters == 10 + 7
+    assert found.layers[-1].note == "known to the optimizer only"
+
+
+def test_two_networks_are_told_apart() -> None:
+    rows = by_hand("zoo:dcgan", sets={"width": "4", "batch_size": "2"}).layers
+    assert (
+        sum(r.parameters for r in rows if r.path.startswith("Generator."))
+        == 100 * 32 * 16 + 64 + sum(i * o * 16 + 2 * o for i, o in ((32, 16), (16, 8), (8, 4))) + 4 * 3 * 16
+    )
+    assert {r.calls for r in rows if r.path.startswith("Discriminator.")} == {3}
+
+
+def test_inference_mode_is_followed() -> None:
+    def step(model: Any, x: Any) -> Any:
+        with torch.inference_mode():
+            return model(x)
+
+    def build() -> Any:
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2)).eval()
+
+    found = by_hand(Workload(build=build, batch=lambda: torch.randn(3, 4), step=step, mode="infer"))
+    assert found.inference.two_largest_bytes == 2 * 3 * 8 * 4
+
+
+def test_training_without_an_optimizer_is_training() -> None:
+    def step(model: Any, x: Any) -> None:
+        model(x).sum().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+
+    workload = Workload(build=lambda: nn.Linear(4, 2), batch=lambda: torch.randn(3, 4), step=step)
+    found = by_hand(workload)
+    assert found.training is not None
+    assert (found.training.gradient_bytes, found.training.optimizer_state_bytes) == (40, 0)
+    assert "build() returned no optimizer: no state is counted" in found.assumptions
+
+
+def test_a_step_that_never_goes_backward_is_inference() -> None:
+    workload = Workload(
+        build=lambda: nn.Linear(4, 2), batch=lambda: torch.randn(3, 4), step=lambda model, x: model(x)
+    )
+    found = by_hand(workload)
+    assert found.training is None
+    assert "the step never called backward: inference only" in found.assumptions
+
+
+def test_layers_under_vmap_count_the_whole_batch() -> None:
+    def step(model: Any, optimizer: Any, x: Any) -> None:
+        parameters = dict(model.named_parameters())
+
+        def loss_of(parameters: Any, x: Any) -> Any:
+            return torch.func.functional_call(model, parameters, (x,)).sum()
+
+        gradients = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0))(parameters, x)
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name].mean(0)
+        optimizer.step()
+
+    def build() -> Any:
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    found = by_hand(Workload(build=build, batch=lambda: torch.randn(3, 4), step=step))
+    assert [row.feature_map_bytes for row in found.layers] == [3 * 8 * 4, 3 * 8 * 4, 3 * 2 * 4]

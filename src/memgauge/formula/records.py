@@ -119,6 +119,7 @@ class LayerTable:
         optimizers: As the workload built them, or the one asked for.
         parameter_bytes, gradient_bytes: Of all parameters; of those that are trained.
         input_bytes: The batch.
+        goes_backward: Whether the step calls backward: training, with or without an optimizer.
         assumptions: What was taken for granted.
         element_types: Of the parameters, by name.
     """
@@ -129,6 +130,7 @@ class LayerTable:
     parameter_bytes: int
     gradient_bytes: int
     input_bytes: int
+    goes_backward: bool = True
     assumptions: tuple[str, ...] = ()
     element_types: tuple[str, ...] = ()
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.nn.modules import module as nn_module
+from torch.nn.utils.parametrize import ParametrizationList
 
 from memgauge.errors import UsageError
 from memgauge.formula.records import (
     How,
     LayerCall,
-    LayerRow,
     LayerTable,
     OptimizerUse,
     OutputTensor,
@@ -31,15 +32,12 @@ from memgauge.formula.records import (
 )
 from memgauge.frameworks.torch import protocol
 from memgauge.frameworks.torch.element_types import bits_of
+from memgauge.frameworks.torch.layer_rows import Seen, Shapes, layer_rows
 from memgauge.frameworks.torch.ledger import Ledger
-from memgauge.frameworks.torch.parameter_formulas import parameter_formula
 from memgauge.frameworks.torch.roles import storages, tensors_in, tensors_of_roles
 from memgauge.frameworks.torch.scopes import OPTIMIZER, Scopes, as_tuple, named_modules
 from memgauge.records import Category
 from memgauge.workload import Workload
-
-_OUTSIDE = "outside every module"
-Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
@@ -48,17 +46,8 @@ class _Running:
 
     module: torch.nn.Module
     versions: dict[int, int | None]  # storage of an input -> its version counter at the call
+    is_hidden: bool  # computes another layer's weight, such as weight norm: no layer of its own
     has_called: bool = False
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What is known of one layer after its calls."""
-
-    shapes: Shapes
-    calls: int = 0
-    map_bytes: int = 0
-    first: int = 0
 
 
 @dataclass
@@ -75,9 +64,10 @@ class LayerTableReader:
     _running: list[_Running] = field(default_factory=list)
     _calls: list[LayerCall] = field(default_factory=list)
     _shapes: dict[int, list[tuple[str, Shapes]]] = field(default_factory=dict)
-    _seen: dict[torch.nn.Module, _Seen] = field(default_factory=dict)
+    _seen: dict[torch.nn.Module, Seen] = field(default_factory=dict)
     _callers: set[torch.nn.Module] = field(default_factory=set)
     _input_bytes: int | None = None
+    _goes_backward: bool = False
     _step: int = 0
     _backward_before: int = 0
     _state_bytes: dict[int, int] = field(default_factory=dict)
@@ -117,18 +107,20 @@ class LayerTableReader:
             nn_module.register_module_forward_hook(leave, always_call=True),
         ):
             stack.callback(handle.remove)
-        stack.callback(self._note_state)
+        stack.callback(self._note_end, scopes)
         return stack
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
-        if self._running:
-            self._running[-1].has_called = True
+        outer = self._running[-1] if self._running else None
+        is_hidden = isinstance(module, ParametrizationList) or (outer is not None and outer.is_hidden)
+        if outer is not None and not is_hidden:
+            outer.has_called = True
         versions = {t.untyped_storage()._cdata: _version(t) for t in _tensors(inputs)}
-        self._running.append(_Running(module, versions))
+        self._running.append(_Running(module, versions, is_hidden))
 
     def _leave(self, module: torch.nn.Module, output: Any, ledger: Ledger, scopes: Scopes) -> None:
         run = self._running.pop()
-        if scopes.backward_depth or scopes.step == 0:
+        if run.is_hidden or scopes.backward_depth or scopes.step == 0:
             return  # computed again by checkpointing, or a try-out while building
         if scopes.phase.endswith(OPTIMIZER) and self._is_repeated(scopes):
             return  # an optimizer that asks for the loss several times, such as LBFGS
@@ -144,7 +136,7 @@ class LayerTableReader:
         shapes = tuple(tuple(t.shape) for t in tensors)
         self._shapes.setdefault(scopes.step, []).append((path, shapes))
         if scopes.step == 1:
-            seen = self._seen.setdefault(module, _Seen(shapes, first=len(self._calls)))
+            seen = self._seen.setdefault(module, Seen(shapes, first=len(self._calls)))
             seen.calls += 1
             seen.map_bytes += sum(t.count_bytes for t in outputs)
         self._calls.append(LayerCall(scopes.step, path, outputs))
@@ -167,8 +159,9 @@ class LayerTableReader:
             how = "view"
         return OutputTensor(self._bytes(tensor), number, how)
 
-    def _note_state(self) -> None:
-        """Keep the size of what each optimizer has kept, while its tensors are still there."""
+    def _note_end(self, scopes: Scopes) -> None:
+        """Keep whether it trained, and the size of what each optimizer keeps while that is still there."""
+        self._goes_backward = scopes.backward_calls > 0
         for optimizer in _optimizers(self._objects):
             found = {s._cdata: s.nbytes() for t in tensors_in(optimizer.state) for s in storages(t)}
             self._state_bytes[id(optimizer)] = sum(found.values())
@@ -186,12 +179,13 @@ class LayerTableReader:
         trained = [p for p in parameters if p.requires_grad]
         assumptions = [] if self.element_bits is None else [_AS_IF]
         return LayerTable(
-            layers=tuple(self._rows(parameters)),
+            layers=layer_rows(self._paths, self._seen, self._callers, parameters, self._shape),
             calls=tuple(self._calls),
             optimizers=tuple(self._optimizer_use(o) for o in _optimizers(self._objects)),
             parameter_bytes=sum(self._bytes(p) for p in parameters),
             gradient_bytes=sum(self._bytes(p) for p in trained),
             input_bytes=self._input_bytes or 0,
+            goes_backward=self._goes_backward,
             assumptions=tuple(assumptions),
             element_types=tuple(sorted({_name(p.dtype) for p in parameters})),
         )
@@ -216,74 +210,6 @@ class LayerTableReader:
                 raise UsageError(
                     no_table(f"its shapes are dynamic: step {step} differs from step 1 at {layer!r}")
                 )
-
-    def _rows(self, parameters: list[torch.Tensor]) -> Iterator[LayerRow]:
-        """Yield a row for each layer and each other holder of parameters, in the order of calls."""
-        left = {id(p): p for p in parameters}
-        order = {module: number for number, module in enumerate(self._paths)}
-        holders: dict[torch.nn.Module, list[torch.nn.Parameter]] = {m: [] for m in self._seen}
-        shared: dict[torch.nn.Module, list[str]] = {}
-        first_path: dict[int, str] = {}
-        layers = {p: m for m, p in self._paths.items() if m in self._seen}
-        for module, path in self._paths.items():
-            for parameter in module._parameters.values():
-                if parameter is None:
-                    continue
-                holder = self._holder(module, path, layers)
-                if left.pop(id(parameter), None) is None:
-                    shared.setdefault(holder, []).append(first_path[id(parameter)])
-                    continue
-                first_path[id(parameter)] = path
-                holders.setdefault(holder, []).append(parameter)
-        for holder in shared:
-            holders.setdefault(holder, [])
-        for module in sorted(holders, key=lambda m: self._place(m, order)):
-            yield self._row(module, holders[module], shared.get(module, []))
-        if left:
-            yield _row_outside([self._shape(p) for p in left.values()])
-
-    def _holder(
-        self, module: torch.nn.Module, path: str, layers: dict[str, torch.nn.Module]
-    ) -> torch.nn.Module:
-        """Return the layer that uses a module's parameters: itself, or the layer it is a part of."""
-        if module in self._seen or module in self._callers:
-            return module
-        parts = path.split(".")
-        for length in range(len(parts) - 1, -1, -1):
-            found = layers.get(".".join(parts[:length]))
-            if found is not None and found not in self._callers:
-                return found
-        return module
-
-    def _place(self, module: torch.nn.Module, order: dict[torch.nn.Module, int]) -> tuple[float, int]:
-        """Where a row stands: at the first call of the module or of what is inside it."""
-        path = self._paths.get(module)
-        firsts = [
-            seen.first
-            for other, seen in self._seen.items()
-            if other is module or (path is not None and self._paths.get(other, "").startswith(_prefix(path)))
-        ]
-        return min(firsts, default=float("inf")), order.get(module, len(order))
-
-    def _row(
-        self, module: torch.nn.Module, parameters: list[torch.nn.Parameter], shared: list[str]
-    ) -> LayerRow:
-        seen = self._seen.get(module)
-        notes = [f"shares parameters with {path}, counted there" for path in dict.fromkeys(shared)]
-        if seen is None:
-            own = "held by the module itself" if module in self._callers else "not called as a module"
-            notes.insert(0, own)
-        return LayerRow(
-            path=self._paths.get(module, type(module).__name__),
-            kind=type(module).__name__,
-            calls=seen.calls if seen else 0,
-            output_shapes=seen.shapes if seen else (),
-            parameter_formula=parameter_formula(module, parameters),
-            parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(self._bytes(p) for p in parameters),
-            feature_map_bytes=seen.map_bytes if seen else 0,
-            note="; ".join(notes),
-        )
 
     def _optimizer_use(self, optimizer: torch.optim.Optimizer) -> OptimizerUse:
         groups = tuple(
@@ -327,27 +253,8 @@ def no_table(reason: str) -> str:
     )
 
 
-def _row_outside(parameters: list[ParameterShape]) -> LayerRow:
-    """Return the row of parameters that only an optimizer knows."""
-    return LayerRow(
-        path="",
-        kind=_OUTSIDE,
-        calls=0,
-        output_shapes=(),
-        parameter_formula=" + ".join(" × ".join(map(str, p.shape)) or "1" for p in parameters),
-        parameters=sum(p.elements for p in parameters),
-        parameter_bytes=sum(p.count_bytes for p in parameters),
-        feature_map_bytes=0,
-        note="known to the optimizer only",
-    )
-
-
 def _optimizers(objects: Any) -> list[torch.optim.Optimizer]:
     return [o for o in as_tuple(objects) if isinstance(o, torch.optim.Optimizer)]
-
-
-def _prefix(path: str) -> str:
-    return f"{path}." if path else ""
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -362,6 +269,8 @@ def _version(tensor: torch.Tensor) -> int | None:
 def _tensors(nest: Any) -> Iterator[torch.Tensor]:
     """Yield the ordinary tensors in what a module takes or returns, dataclasses included."""
     if isinstance(nest, torch.Tensor):
+        while is_functorch_wrapped_tensor(nest):  # under vmap and grad: the tensor that is really there
+            nest = get_unwrapped(nest)
         if nest.layout is torch.strided:
             yield nest
     elif isinstance(nest, dict):
