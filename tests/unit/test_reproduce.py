@@ -12,7 +12,8 @@ import pytest
 from memgauge.cli import main
 from memgauge.errors import UsageError
 from memgauge.reproduce import NAMES, reproduce
-from memgauge.reproduce.denneman import alexnet_2012_parameters, vgg16_maps
+from memgauge.reproduce.architectures import alexnet_2012_parameters
+from memgauge.reproduce.denneman import vgg16_maps
 from memgauge.reproduce.mahendran import EXPERIMENTS, rank_correlation
 from memgauge.reproduce.records import (
     GB,
