@@ -181,3 +181,17 @@ def test_the_zoo_as_text_has_a_line_for_each(capfd: Capture) -> None:
     show(zoo_view([network], "cpu"))
     line = capfd.readouterr().out.splitlines()[1]
     assert line.split() == "zoo:mlp 1,234 2.00 KiB 1.00 KiB A network. (batch size 3)".split()
+
+
+def test_both_end_with_one_if_it_does_not_fit(capfd: Capture) -> None:
+    command = ["estimate", "zoo:llama-8b", "--method", "both", "--device", "nvidia-t4", "--layers", "0"]
+    assert main(command) == 1
+    assert "fits by the trace: no" in capfd.readouterr().out
+    assert main([*command[:3], "formula", *command[4:]]) == 0
+
+
+def test_amounts_stay_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["estimate", "zoo:gpt2", "--method", "formula", "--set", "layers=1"]) == 0
+    out = capfd.readouterr().out
+    assert "38,597,376" in out and "24.00 MiB" in out and "…" not in out.split("Training, by hand")[0]

@@ -190,7 +190,7 @@ def test_every_network_of_the_tables_is_there(experiment) -> None:  # type: igno
     assert len(rows) == {"Table 1: MNIST": 11}.get(experiment.title, 5)
     for row, trial in zip(rows, experiment.trials, strict=True):
         _, widths, batch, rate, parameters, parameter_bytes, formula, peak, measured, share = row
-        assert widths == "-".join(map(str, trial.widths))
+        assert widths == ", ".join(map(str, trial.widths))
         assert (batch, rate, measured) == (trial.batch_size, trial.rate, trial.measured)
         assert parameters == dense_parameters((experiment.inputs, *trial.widths, 10))
         assert parameter_bytes == 4 * parameters

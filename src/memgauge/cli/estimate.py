@@ -80,8 +80,9 @@ def command(
         result = run(target, allocator=allocator, **facts)
     if method == "both":
         _show_formula(result, count, out, as_json=as_json)
-        return
-    _show(result, count, out, as_json=as_json)
+        result = result.trace
+    else:
+        _show(result, count, out, as_json=as_json)
     if result.fits is not None and result.fits.verdict == "no":
         raise typer.Exit(1)
 

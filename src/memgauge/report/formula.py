@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from memgauge.formula.records import Both, Formula, GapItem, LayerRow, StateRow
@@ -24,7 +24,7 @@ def formula_view(formula: Formula, *, layers: int | None = None) -> RenderableTy
     """
     parts: list[RenderableType] = [_headline(formula)]
     if layers != 0:
-        parts += section(_title("Layers", layers, len(formula.layers)), _layers(formula.layers[:layers]))
+        parts += section(_title("Layers", layers, len(formula.layers)), _LayersTable(formula.layers[:layers]))
         notes = [f"{row.path or row.kind}: {row.note}" for row in formula.layers[:layers] if row.note]
         if notes:
             parts += section("Notes on layers", *bullets(notes))
@@ -51,6 +51,8 @@ def both_view(both: Both, *, layers: int | None = None) -> RenderableType:
         f": formula {format_bytes(both.formula_bytes)}, trace {format_bytes(both.trace_bytes)}, "
         f"trace − formula {format_difference(both.difference_bytes, both.formula_bytes)}"
     )
+    if both.trace.fits is not None:
+        head.append(f"; fits by the trace: {both.trace.fits.verdict}")
     table = grid("category", "formula", "trace", "trace − formula")
     for row in both.categories:
         name = "temporary (gradients of activations)" if row.name == "temporary" else row.name
@@ -76,24 +78,47 @@ def _headline(formula: Formula) -> Text:
     return head.append(f"; {formula.parameters:,} parameters, {formula.element_type}")
 
 
-def _layers(rows: Sequence[LayerRow]) -> RenderableType:
-    table = grid(
-        "layer", "kind", "output", "parameters", "", "their bytes", "feature maps", flexible="parameters"
-    )
-    for row in rows:
-        kind = plain(row.kind)
-        kind.truncate(20, overflow="ellipsis")
-        times = f" ×{row.calls}" if row.calls > 1 else ""
-        table.add_row(
-            layer_name(row.path, row.kind),
-            kind.append(times),
-            ", ".join("×".join(map(str, shape)) or "1" for shape in row.output_shapes[:2]) or "—",
-            plain(row.parameter_formula),
-            f"= {row.parameters:,}" if row.parameters else "",
-            format_bytes(row.parameter_bytes) if row.parameters else "",
-            format_bytes(row.feature_map_bytes) if row.calls else "",
-        )
-    return table
+class _LayersTable:
+    """The layer table, with as many columns as there is room for; formulas break their lines."""
+
+    _ORDER = ("layer", "kind", "output", "formula", "parameters", "their bytes", "feature maps")
+    _DROPPED_FIRST = ("their bytes", "output", "kind")
+    _FORMULA_CELLS = 24  # what a formula is left before another column gives way
+
+    def __init__(self, rows: Sequence[LayerRow]) -> None:
+        cells = [_layer_cells(row) for row in rows]
+        self._cells = {name: [row[name] for row in cells] for name in self._ORDER}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(self._ORDER)
+        for name in self._DROPPED_FIRST:
+            if sum(self._width(column) + 2 for column in shown) > options.max_width:
+                shown.remove(name)
+        table = grid(*shown, flexible="formula")
+        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        for row in zip(*(self._cells[name] for name in shown), strict=True):
+            table.add_row(*row)
+        yield table
+
+    def _width(self, name: str) -> int:
+        widest = max([len(name), *(cell.cell_len for cell in self._cells[name])])
+        return min(widest, self._FORMULA_CELLS) if name == "formula" else widest
+
+
+def _layer_cells(row: LayerRow) -> dict[str, Text]:
+    kind = plain(row.kind)
+    kind.truncate(20, overflow="ellipsis")
+    shapes = ", ".join("×".join(map(str, shape)) or "1" for shape in row.output_shapes[:2])
+    more = ", …" if len(row.output_shapes) > 2 else ""
+    return {
+        "layer": layer_name(row.path, row.kind),
+        "kind": kind.append(f" ×{row.calls}" if row.calls > 1 else ""),
+        "output": Text(shapes + more or "—"),
+        "formula": plain(row.parameter_formula),
+        "parameters": Text(f"{row.parameters:,}" if row.parameters else ""),
+        "their bytes": Text(format_bytes(row.parameter_bytes) if row.parameters else ""),
+        "feature maps": Text(format_bytes(row.feature_map_bytes) if row.calls else ""),
+    }
 
 
 def _training(formula: Formula) -> RenderableType:

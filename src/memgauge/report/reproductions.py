@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from memgauge.report.tables import grid, plain
@@ -32,7 +32,7 @@ def _text_view(text: Reproduction) -> list[RenderableType]:
         if part.claims:
             shown.append(_claims_table(part.claims))
         if part.table is not None:
-            shown += [Text()] * bool(shown) + [_numbers_table(part.table)]
+            shown += [Text()] * bool(shown) + [_NumbersTable(part.table)]
         shown += bullets(part.notes) if part.notes else []
         parts += section(part.title, *shown)
     return parts
@@ -54,11 +54,44 @@ def _claims_table(claims: Iterable[Claim]) -> RenderableType:
     return table
 
 
-def _numbers_table(found: Table) -> RenderableType:
-    table = grid(*(_heading(name) for name in found.columns))
-    for row in found.rows:
-        table.add_row(*(plain(cell_text(name, cell)) for name, cell in zip(found.columns, row, strict=True)))
-    return table
+class _NumbersTable:
+    """A table whose amounts stay whole: texts break their lines, and columns give way where room is short."""
+
+    _DROPPED_FIRST = ("learning rate", "ours of theirs, %", "parameter_bytes", "output", "kind")
+    _TEXT_CELLS = 14  # what a text is left before a column gives way
+
+    def __init__(self, found: Table) -> None:
+        self._columns = {
+            name: [cell_text(name, row[i]) for row in found.rows] for i, name in enumerate(found.columns)
+        }
+        self._amounts = {
+            name for i, name in enumerate(found.columns) if any(_is_amount(row[i]) for row in found.rows)
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(self._columns)
+        for name in self._DROPPED_FIRST:
+            if name in shown and sum(self._width(n) + 2 for n in shown) > options.max_width:
+                shown.remove(name)
+        table = grid(*(_heading(name) for name in shown))
+        for name, column in zip(shown, table.columns, strict=True):
+            column.no_wrap, column.overflow = False, "fold"
+            column.justify = "right" if name in self._amounts else "left"
+            if name in self._amounts:
+                column.width = self._width(name)
+        for row in zip(*(self._columns[name] for name in shown), strict=True):
+            table.add_row(*(plain(text) for text in row))
+        yield table
+        if left_out := [_heading(name) for name in self._columns if name not in shown]:
+            yield Text(f"left out for want of room, in --json: {', '.join(left_out)}", style="dim")
+
+    def _width(self, name: str) -> int:
+        widest = max(len(text) for text in (*_heading(name).split(), *self._columns[name]))
+        return widest if name in self._amounts else min(widest, self._TEXT_CELLS)
+
+
+def _is_amount(cell: Cell) -> bool:
+    return not isinstance(cell, str) or cell.replace(".", "").isdecimal()
 
 
 def markdown_page(found: Reproductions) -> str:
@@ -105,7 +138,7 @@ def cell_text(column: str, cell: Cell) -> str:
     """Return a cell as people read it: bytes in binary units, counts with separators."""
     if cell is None:
         return "—"
-    if column.endswith((_BYTES, ", bytes")) and isinstance(cell, int):
+    if column.endswith(_BYTES) and isinstance(cell, int):
         return format_bytes(cell)
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 

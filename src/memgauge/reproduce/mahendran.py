@@ -138,7 +138,7 @@ def _table(experiment: Experiment, rows: Sequence[_Predicted]) -> Section:
         cells.append(
             (
                 number,
-                "-".join(map(str, found.trial.widths)),
+                ", ".join(map(str, found.trial.widths)),
                 found.trial.batch_size,
                 found.trial.rate,
                 found.parameters,

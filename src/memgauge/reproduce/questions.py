@@ -151,7 +151,7 @@ def _rules() -> Section:
             ),
         ),
         table=Table(
-            columns=("optimizer", "sizes of the parameters", "parameters to state, bytes"), rows=tuple(rows)
+            columns=("optimizer", "sizes of the parameters", "parameters_to_state_bytes"), rows=tuple(rows)
         ),
     )
 
