@@ -86,8 +86,6 @@ def assert_adds_up(found: Both) -> None:
 def test_the_items_add_up_to_the_difference(
     target: str, options: dict[str, Any], sets: dict[str, str], device: str
 ) -> None:
-    if "lbfgs" in str(options) and device != "cpu":
-        pytest.skip("its loop reads values on the host")
     found = both(target, device=device, options=TargetOptions(**options), sets=sets, threads=1)
     assert_adds_up(found)
 

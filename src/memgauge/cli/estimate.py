@@ -32,7 +32,7 @@ def command(
     image_size: options.ImageSize = None,
     sequence_length: options.SequenceLength = None,
     optimizer: options.Optimizer = None,
-    precision: options.Precision = "float32",
+    precision: options.PrecisionOrAny = "float32",
     mode: options.Mode = "train",
     checkpointing: options.Checkpointing = False,
     sets: options.Sets = None,

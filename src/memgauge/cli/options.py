@@ -55,6 +55,15 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="NAME",
+        help="float32, float64, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast.",
+        rich_help_panel=_WHAT,
+    ),
+]
+PrecisionOrAny = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
         help="float32, float64, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast; "
         "with --method formula any element type of torch, such as float8_e4m3fn.",
         rich_help_panel=_WHAT,

@@ -60,7 +60,7 @@ WHY = {
     "more parameters than counted": "temporary copies while building",
     "gradients that are not there at the peak": "freed by zero_grad, and not made yet for the layers that backward has not reached",
     "gradients larger than their parameters": "another element type or layout than the parameter",
-    "optimizer state that is not there at the peak": "made by the first optimizer step only",
+    "optimizer state that is not there at the peak": "made in the first optimizer step, or filled up over many (LBFGS)",
     "more optimizer state than the formula says": "state that is no part of the optimizer's own formula",
     "input that is not there at the peak": "the batch is dropped or not made yet",
     "more input than one batch": "an earlier batch, or tensors made on the way to the batch",

@@ -47,8 +47,8 @@ def pooled_cnn(
 ) -> Workload:
     """A network with exactly 532,752 activations and 19,072,984 parameters for a picture of 180 x 50 x 1.
 
-    The widths are those among all up to 48, 192 and 700 channels that give both numbers
-    exactly with the fewest classes. 22 x 6 is what three halvings leave of 180 x 50.
+    Of all widths with fewer than 48 and 192 channels in the first two convolutions, seventeen
+    give both numbers exactly; these have the fewest classes. Three halvings leave 22 x 6 of 180 x 50.
     """
 
     def batch(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
