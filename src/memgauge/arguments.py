@@ -17,7 +17,7 @@ from typing import Any
 
 from memgauge.errors import UsageError, nearest
 
-PRECISIONS = ("float32", "bfloat16", "float16", "amp-bfloat16", "amp-float16")
+PRECISIONS = ("float32", "float64", "bfloat16", "float16", "amp-bfloat16", "amp-float16")
 MODES = ("train", "infer")
 _SIZES = ("batch_size", "image_size", "sequence_length")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -33,7 +33,7 @@ class TargetOptions:
         sequence_length: Tokens per sample.
         optimizer: A class of `torch.optim` in lower case, with arguments after commas:
             `"adam"`, `"sgd,momentum=0.9"`. None means Adam for zoo and libraries.
-        precision: `float32`, `bfloat16` or `float16` for everything, or `amp-bfloat16`
+        precision: `float32`, `float64`, `bfloat16` or `float16` for everything, or `amp-bfloat16`
             and `amp-float16` for autocast over float32 parameters.
         mode: `train` or `infer`.
         checkpointing: Whether activations are computed again during backward.

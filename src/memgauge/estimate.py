@@ -70,6 +70,36 @@ def estimate(
     threads = predict.threads_of_run(threads)
     trace = predict.predict(workload, kind=place.kind, steps=steps, threads=threads)
     timeline = replay(trace, place, allocator)
+    return estimate_of(
+        workload, trace, timeline, place, baseline=baseline, threads=threads, steps=steps, begin_ns=begin_ns
+    )
+
+
+def estimate_of(
+    workload: Workload,
+    trace: Trace,
+    timeline: Timeline,
+    place: Device,
+    *,
+    baseline: Host | None,
+    threads: int,
+    steps: int,
+    begin_ns: int,
+) -> Estimate:
+    """Return the estimate that a replayed trace amounts to.
+
+    Args:
+        workload: What was traced; its description is kept.
+        trace: What was asked for.
+        timeline: Where the device's allocator put it.
+        place: The device.
+        baseline: Resident memory before the run; None leaves host memory unknown.
+        threads: CPU threads of the run.
+        steps: Steps of the run.
+        begin_ns: When the work began, on `time.perf_counter_ns`.
+    """
+    from memgauge.frameworks.torch import predict
+
     peak, at_peak, phases, layers = account(trace, timeline)
     peak, unknown = _process_memory(peak, trace, place, baseline)
     return Estimate(

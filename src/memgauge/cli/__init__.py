@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import compare, devices, doctor, estimate, measure, zoo
+from memgauge.cli import compare, devices, doctor, estimate, measure, reproduce, zoo
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -34,6 +34,7 @@ for _name, _module in (
     ("compare", compare),
     ("devices", devices),
     ("zoo", zoo),
+    ("reproduce", reproduce),
     ("doctor", doctor),
 ):
     _needs_arguments = _name in ("estimate", "measure", "compare")

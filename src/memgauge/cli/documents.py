@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from memgauge.devices import Device
+from memgauge.formula.records import ZooNetwork
 
 
 class Devices(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.devices/1"):
@@ -17,6 +18,8 @@ class Zoo(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.zoo/1")
     """The networks that come with memgauge."""
 
     targets: tuple[str, ...]
+    device: str
+    networks: tuple[ZooNetwork, ...]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

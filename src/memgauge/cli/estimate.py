@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from memgauge.arguments import parse_sets
+from memgauge.arguments import PRECISIONS, check_choice, parse_sets
 from memgauge.cli import options
 from memgauge.cli.output import save_json, show, show_json
 from memgauge.cli.running import running
@@ -16,10 +15,12 @@ from memgauge.errors import UsageError
 
 if TYPE_CHECKING:
     from memgauge.allocators.settings import CudaSettings
+    from memgauge.formula.records import Both, Formula
     from memgauge.records import Estimate
 
 EPILOG = (
     "Example: memgauge estimate torchvision:resnet50 --device nvidia-rtx-3090 --batch-size 64\n\n"
+    "Example: memgauge estimate zoo:vgg16 --method both\n\n"
     "Exit code: 0 it fits or may fit, 1 it does not fit, 2 wrong usage, 3 something is missing here."
 )
 
@@ -31,32 +32,81 @@ def command(
     image_size: options.ImageSize = None,
     sequence_length: options.SequenceLength = None,
     optimizer: options.Optimizer = None,
-    precision: options.Precision = "float32",
+    precision: options.PrecisionOrAny = "float32",
     mode: options.Mode = "train",
     checkpointing: options.Checkpointing = False,
     sets: options.Sets = None,
     steps: options.Steps = 3,
     threads: options.Threads = None,
     alloc_conf: options.AllocConf = None,
-    layers: options.Layers = "10",
+    method: options.Method = "trace",
+    layers: options.LayersIfAsked = None,
     as_json: options.AsJson = False,
     out: options.Out = None,
 ) -> None:
     """Predict the memory of a training or inference run, without running it."""
     options.check_counts(steps=steps, threads=threads)
-    count, out, arguments = options.layer_count(layers), options.writable(out), parse_sets(sets or [])
+    check_choice("--method", method, _METHODS)
+    count = options.layer_count(layers or ("10" if method == "trace" else "all"))
+    out, arguments = options.writable(out), parse_sets(sets or [])
+    counted_as = precision if method == "formula" and precision not in PRECISIONS else None
     asked = options.what_is_run(
-        target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
+        target,
+        batch_size,
+        image_size,
+        sequence_length,
+        optimizer,
+        "float32" if counted_as else precision,
+        mode,
+        checkpointing,
     )
     allocator = _allocator(alloc_conf, device)
-    with running(f"predicting {target} on {device}"):
-        from memgauge.estimate import estimate
+    if method == "formula":
+        _refuse_for_formula(allocator)
+        with running(f"calculating {target}"):
+            from memgauge.by_hand import by_hand
 
-        run = partial(estimate, device=device, steps=steps, threads=threads, options=asked, sets=arguments)
-        result = run(target, allocator=allocator)
-    _show(result, count, out, as_json=as_json)
+            formula = by_hand(target, device=device, options=asked, sets=arguments, precision=counted_as)
+        _show_formula(formula, count, out, as_json=as_json)
+        return
+    run: Any
+    with running(f"predicting {target} on {device}"):
+        if method == "both":
+            from memgauge.by_hand import both as run
+        else:
+            from memgauge.estimate import estimate as run
+
+        facts = {"device": device, "steps": steps, "threads": threads, "options": asked, "sets": arguments}
+        result = run(target, allocator=allocator, **facts)
+    if method == "both":
+        _show_formula(result, count, out, as_json=as_json)
+        result = result.trace
+    else:
+        _show(result, count, out, as_json=as_json)
     if result.fits is not None and result.fits.verdict == "no":
         raise typer.Exit(1)
+
+
+_METHODS = ("trace", "formula", "both")
+
+
+def _refuse_for_formula(allocator: CudaSettings | None) -> None:
+    if allocator is not None:
+        raise UsageError("--alloc-conf changes nothing with --method formula; use --method both or trace")
+
+
+def _show_formula(result: Formula | Both, count: int | None, out: Path | None, *, as_json: bool) -> None:
+    save_json(result, out)
+    if as_json:
+        show_json(result)
+        return
+    from memgauge.formula.records import Formula
+    from memgauge.report.formula import both_view, formula_view
+
+    if isinstance(result, Formula):
+        show(formula_view(result, layers=count))
+    else:
+        show(both_view(result, layers=count))
 
 
 def _show(result: Estimate, count: int | None, out: Path | None, *, as_json: bool) -> None:

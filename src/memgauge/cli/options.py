@@ -55,7 +55,17 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="NAME",
-        help="float32, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast.",
+        help="float32, float64, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast.",
+        rich_help_panel=_WHAT,
+    ),
+]
+PrecisionOrAny = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        help="float32, float64, bfloat16 or float16 for everything; amp-bfloat16 or amp-float16 for autocast; "
+        "with --method formula any element type of torch, such as float8_e4m3fn.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -95,6 +105,26 @@ AsJson = Annotated[
 Layers = Annotated[
     str,
     typer.Option("--layers", metavar="N|all", help="How many layers to list.", rich_help_panel=_OUTPUT),
+]
+LayersIfAsked = Annotated[
+    str | None,
+    typer.Option(
+        "--layers",
+        metavar="N|all",
+        show_default=False,
+        help="How many layers to list; 10 by default, all with --method formula.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="trace follows every operator; formula is the calculation by hand, layer by layer; both sets "
+        "them side by side and names every byte of the difference.",
+        rich_help_panel=_HOW,
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -152,8 +182,8 @@ def layer_count(text: str) -> int | None:
     return int(text)
 
 
-def writable(out: Path | None) -> Path | None:
-    """Return the path of `--out` if it can be written, before a long run is spent on it.
+def writable(out: Path | None, option: str = "--out") -> Path | None:
+    """Return the path of `--out`, or of another option, if it can be written, before a run is spent on it.
 
     Raises:
         UsageError: It is a directory, or its directory is not there.
@@ -162,7 +192,7 @@ def writable(out: Path | None) -> Path | None:
         return None
     out = out.expanduser()
     if out.is_dir():
-        raise UsageError(f"--out {out} is a directory; name a file in it")
+        raise UsageError(f"{option} {out} is a directory; name a file in it")
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no directory {out.parent}")
+        raise UsageError(f"{option} {out}: there is no directory {out.parent}")
     return out

@@ -78,22 +78,22 @@ def comparison_view(comparison: Comparison, *, layers: int | None = DEFAULT_LAYE
     parts: list[RenderableType] = [Text(plain(comparison.gap).plain, style="bold")]
     parts += [_side_line(name, side) for name, side in zip(names, sides, strict=True)]
     if comparison.differs:
-        parts += _section("Not equal in the two set-ups", *_bullets(comparison.differs))
-    parts += _section("Memory at its peak", _kinds(comparison.kinds, names))
-    parts += _section(
+        parts += section("Not equal in the two set-ups", *bullets(comparison.differs))
+    parts += section("Memory at its peak", _kinds(comparison.kinds, names))
+    parts += section(
         "Categories at the peak, largest difference first", _rows("category", comparison.categories, names)
     )
     shown = [r for r in comparison.layers if layers is None or r.difference_bytes or r.peak_difference_bytes]
     if shown and layers != 0:
         title = "Layers at the peak, largest difference first"
-        parts += _section(title + _of(layers, len(shown)), _layer_rows(shown[:layers], names))
+        parts += section(title + _of(layers, len(shown)), _layer_rows(shown[:layers], names))
     elif comparison.layers and layers != 0:
-        parts += _section("Layers", Text(f"no difference in any of {len(comparison.layers)}"))
+        parts += section("Layers", Text(f"no difference in any of {len(comparison.layers)}"))
     phases = [(r.name, _cells(r.a_bytes, r.b_bytes, r.difference_bytes)) for r in comparison.phases]
     table = grid("phase", *names, "difference")
     for joined, cells in merge_steps(phases):
         table.add_row(plain(span_name(joined)), *cells)
-    return Group(*parts, *_section("Peak allocated by phase", table))
+    return Group(*parts, *section("Peak allocated by phase", table))
 
 
 def _headline(account: Account, suffix: str) -> Text:
@@ -123,20 +123,20 @@ def _fits_line(fits: Fits) -> Text:
 
 def _body(account: Account, layers: int | None) -> Iterable[RenderableType]:
     """Yield the sections that estimates and measurements share."""
-    yield from _section("Memory at its peak", kinds_table(account))
+    yield from section("Memory at its peak", kinds_table(account))
     if account.at_peak.categories:
-        yield from _section("The peak", _instant(account), Text(), categories_table(account))
+        yield from section("The peak", _instant(account), Text(), categories_table(account))
     if account.layers and layers != 0:
         title = "Layers at the peak, largest first" + _of(layers, len(account.layers))
-        yield from _section(title, LayersTable(account, layers))
+        yield from section(title, LayersTable(account, layers))
     if account.phases:
-        yield from _section("Highest of each phase", phases_table(account))
+        yield from section("Highest of each phase", phases_table(account))
     for title, lines in (("Assumed", account.assumptions), ("Not modelled", account.unmodelled)):
         if lines:
-            yield from _section(title, *_bullets(lines))
+            yield from section(title, *bullets(lines))
     other = [f"{key}: {why}" for key, why in account.unknown.items() if not key.startswith("peak.")]
     if other:
-        yield from _section("Unknown", *_bullets(other))
+        yield from section("Unknown", *bullets(other))
 
 
 def _instant(account: Account) -> Text:
@@ -169,7 +169,8 @@ def _time(elapsed_ns: int) -> str:
     return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns >= 1e9 else f"{elapsed_ns / 1e6:.3g} ms"
 
 
-def _section(title: str, *parts: RenderableType) -> list[RenderableType]:
+def section(title: str, *parts: RenderableType) -> list[RenderableType]:
+    """Return an empty line, a title and the parts under it."""
     return [Text(), Text(title, style="bold underline"), *parts]
 
 
@@ -177,7 +178,7 @@ def _of(count: int | None, all_count: int) -> str:
     return "" if count is None or count >= all_count else f" ({count} of {all_count})"
 
 
-def _bullets(lines: Iterable[str]) -> list[RenderableType]:
+def bullets(lines: Iterable[str]) -> list[RenderableType]:
     """Return one item for each line, continued under its own text."""
     items = Table.grid(padding=(0, 1, 0, 0))
     items.add_column()

@@ -8,24 +8,25 @@ are imported when asked for; this module imports no framework.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 
 from memgauge.errors import UsageError, nearest
 from memgauge.workload import Workload
 
 _PLACES = {
-    "alexnet": "pictures:alexnet",
+    "alexnet": "alexnet:alexnet",
     "dcgan": "dcgan:dcgan",
-    "googlenet": "pictures:googlenet",
+    "googlenet": "googlenet:googlenet",
     "gpt2": "gpt2:gpt2",
     "llama-70b": "llama:llama_70b",
     "llama-8b": "llama:llama_8b",
     "lstm": "lstm:lstm",
     "mlp": "mlp:mlp",
-    "resnet50": "pictures:resnet50",
+    "resnet50": "resnet50:resnet50",
     "torres-cnn": "torres_cnn:torres_cnn",
-    "vgg16": "pictures:vgg16",
-    "vit-b16": "pictures:vit_b16",
+    "vgg16": "vgg16:vgg16",
+    "vit-b16": "vit:vit_b16",
 }
 NAMES = tuple(_PLACES)
 
@@ -46,3 +47,8 @@ def find(name: str) -> Callable[..., Workload]:
 def describe(name: str) -> str:
     """Return the first line of a network's description; needs the framework installed."""
     return (find(name).__doc__ or "").strip().splitlines()[0]
+
+
+def defaults(name: str) -> dict[str, object]:
+    """Return the arguments of a network with their defaults; needs the framework installed."""
+    return {key: p.default for key, p in inspect.signature(find(name)).parameters.items()}

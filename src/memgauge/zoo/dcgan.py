@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy
 
-from memgauge.frameworks.torch.recipe import optimizer_of
+from memgauge.arguments import MODES, check_choice
+from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.recipe import DTYPES, default_dtype, optimizer_of
 from memgauge.workload import Workload
 
 NOISE = 100
@@ -39,34 +41,60 @@ class Discriminator(nn.Sequential):
         super().__init__(*layers, nn.Conv2d(8 * width, 1, 4, 1, 0, bias=False), nn.Sigmoid())
 
 
-def dcgan(batch_size: int = 128, optimizer: str = "adam", width: int = 64) -> Workload:
+def dcgan(
+    batch_size: int = 128,
+    optimizer: str = "adam",
+    precision: str = "float32",
+    checkpointing: bool = False,
+    mode: str = "train",
+    width: int = 64,
+) -> Workload:
     """DCGAN on 64 x 64 pictures, 3,576,704 parameters in the generator, 2,765,568 in the discriminator.
 
     Args:
         batch_size, optimizer: As in `TargetOptions`; both networks have their own optimizer.
+        precision: As in `TargetOptions`, but no autocast: torch refuses this loss under it.
+        checkpointing: Refused: both networks are rows of layers without blocks.
+        mode: `train` trains both; `infer` makes pictures with the generator alone.
         width: Channels of the thinnest hidden layer.
 
     Source:
         Radford et al., "Unsupervised Representation Learning with Deep Convolutional Generative
         Adversarial Networks" (2015); https://github.com/pytorch/examples/tree/main/dcgan.
     """
-    make_optimizer = optimizer_of(optimizer)
+    check_choice("mode", mode, MODES)
+    check_choice("precision", precision, tuple(DTYPES))
+    if checkpointing:
+        raise UnsupportedError("zoo:dcgan is two rows of layers: there is nothing to checkpoint")
+    make_optimizer, dtype = optimizer_of(optimizer), DTYPES[precision]
 
-    def build(device: torch.device | str = "cpu") -> tuple[Any, ...]:
-        with torch.device(device):
+    def build(device: torch.device | str = "cpu") -> Any:
+        with default_dtype(dtype), torch.device(device):
+            if mode == "infer":
+                return Generator(width).eval()
             generator, discriminator = Generator(width), Discriminator(width)
         optimizers = (make_optimizer(list(m.parameters())) for m in (generator, discriminator))
         return generator, discriminator, *optimizers
 
     def batch(device: torch.device | str = "cpu") -> torch.Tensor:
-        return torch.randn(batch_size, 3, 64, 64, device=device)
+        shape = (batch_size, NOISE, 1, 1) if mode == "infer" else (batch_size, 3, 64, 64)
+        return torch.randn(shape, device=device, dtype=dtype)
 
+    facts = {"batch_size": batch_size, "precision": precision, "mode": mode}
     return Workload(
         build=build,
         batch=batch,
-        step=adversarial_step,
-        description={"batch_size": batch_size, "optimizer": optimizer},
+        step=make_pictures if mode == "infer" else adversarial_step,
+        mode=mode,
+        description=facts if mode == "infer" else {**facts, "optimizer": optimizer},
     )
+
+
+def make_pictures(generator: nn.Module, noise: torch.Tensor) -> torch.Tensor:
+    """Return the generator's pictures."""
+    with torch.no_grad():
+        pictures: torch.Tensor = generator(noise)
+    return pictures
 
 
 def adversarial_step(
@@ -80,7 +108,7 @@ def adversarial_step(
     discriminator.zero_grad()
     seen = discriminator(real).flatten()
     binary_cross_entropy(seen, torch.ones_like(seen)).backward()  # type: ignore[no-untyped-call]
-    made = generator(torch.randn(len(real), NOISE, 1, 1, device=real.device))
+    made = generator(torch.randn(len(real), NOISE, 1, 1, device=real.device, dtype=real.dtype))
     seen = discriminator(made.detach()).flatten()
     binary_cross_entropy(seen, torch.zeros_like(seen)).backward()  # type: ignore[no-untyped-call]
     discriminator_optimizer.step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
@@ -20,13 +22,20 @@ def llama_8b(
     precision: str = "float32",
     checkpointing: bool = False,
     mode: str = "train",
+    layers: int = LLAMA_8B.layers,
 ) -> Workload:
     """Llama 3 8B, 8,030,261,248 parameters.
+
+    Args:
+        batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
+        sequence_length: Tokens per sample.
+        layers: Blocks; 32 in the 8B.
 
     Source: Grattafiori et al., "The Llama 3 Herd of Models" (2024), table 3;
     https://github.com/meta-llama/llama3/blob/main/llama/model.py.
     """
-    return _llama(LLAMA_8B, batch_size, sequence_length, optimizer, precision, checkpointing, mode)
+    shape = replace(LLAMA_8B, layers=layers)
+    return _llama(shape, batch_size, sequence_length, optimizer, precision, checkpointing, mode)
 
 
 def llama_70b(
@@ -36,9 +45,11 @@ def llama_70b(
     precision: str = "float32",
     checkpointing: bool = False,
     mode: str = "train",
+    layers: int = LLAMA_70B.layers,
 ) -> Workload:
-    """Llama 3 70B, 70,553,706,496 parameters. Source: as for `llama_8b`."""
-    return _llama(LLAMA_70B, batch_size, sequence_length, optimizer, precision, checkpointing, mode)
+    """Llama 3 70B, 70,553,706,496 parameters. Arguments and source: as for `llama_8b`, 80 blocks."""
+    shape = replace(LLAMA_70B, layers=layers)
+    return _llama(shape, batch_size, sequence_length, optimizer, precision, checkpointing, mode)
 
 
 def _llama(

@@ -1,103 +1,80 @@
-"""Classifiers of pictures that everybody knows, as torchvision defines them."""
+"""What the classifiers of pictures in the zoo share: pictures in, classes as the target."""
 
 from __future__ import annotations
 
-from memgauge.arguments import TargetOptions
-from memgauge.frameworks.torch.libraries import library_workload
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from memgauge.errors import UsageError
+from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
+from memgauge.frameworks.torch.recipe import Recipe
 from memgauge.workload import Workload
 
-
-def alexnet(
-    batch_size: int = 32,
-    image_size: int = 224,
-    optimizer: str = "adam",
-    precision: str = "float32",
-    checkpointing: bool = False,
-    mode: str = "train",
-) -> Workload:
-    """AlexNet, 61,100,840 parameters.
-
-    Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014), as in
-    torchvision.
-    """
-    return _classifier("alexnet", batch_size, image_size, optimizer, precision, checkpointing, mode)
+Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
-def vgg16(
-    batch_size: int = 32,
-    image_size: int = 224,
-    optimizer: str = "adam",
-    precision: str = "float32",
-    checkpointing: bool = False,
-    mode: str = "train",
-) -> Workload:
-    """VGG-16, 138,357,544 parameters.
-
-    Source: Simonyan and Zisserman, "Very Deep Convolutional Networks" (2014), configuration D.
-    """
-    return _classifier("vgg16", batch_size, image_size, optimizer, precision, checkpointing, mode)
-
-
-def googlenet(
-    batch_size: int = 32,
-    image_size: int = 224,
-    optimizer: str = "adam",
-    precision: str = "float32",
-    checkpointing: bool = False,
-    mode: str = "train",
-) -> Workload:
-    """GoogLeNet with its two auxiliary classifiers, 13,004,888 parameters.
-
-    Source: Szegedy et al., "Going Deeper with Convolutions" (2014).
-    """
-    return _classifier("googlenet", batch_size, image_size, optimizer, precision, checkpointing, mode)
-
-
-def resnet50(
-    batch_size: int = 32,
-    image_size: int = 224,
-    optimizer: str = "adam",
-    precision: str = "float32",
-    checkpointing: bool = False,
-    mode: str = "train",
-) -> Workload:
-    """ResNet-50 v1.5, 25,557,032 parameters.
-
-    Source: He et al., "Deep Residual Learning" (2015), stride in the 3x3 convolution as in torchvision.
-    """
-    return _classifier("resnet50", batch_size, image_size, optimizer, precision, checkpointing, mode)
-
-
-def vit_b16(
-    batch_size: int = 32,
-    image_size: int = 224,
-    optimizer: str = "adam",
-    precision: str = "float32",
-    checkpointing: bool = False,
-    mode: str = "train",
-) -> Workload:
-    """ViT-B/16, 86,567,656 parameters at 224 x 224.
-
-    Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2020).
-    """
-    return _classifier("vit_b_16", batch_size, image_size, optimizer, precision, checkpointing, mode)
-
-
-def _classifier(
+def picture_workload(
     name: str,
+    model: Callable[[], nn.Module],
+    *,
     batch_size: int,
     image_size: int,
+    classes: int,
     optimizer: str,
     precision: str,
     checkpointing: bool,
     mode: str,
+    channels: int = 3,
+    loss: Loss | None = None,
 ) -> Workload:
-    options = TargetOptions(
-        batch_size=batch_size,
-        image_size=image_size,
+    """Return the workload of a model from pictures (batch B, channels, S, S) to logits (B, classes).
+
+    Args:
+        name: In the zoo, for messages.
+        model: Makes the model.
+        batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
+        image_size: Height and width S, in pixels.
+        classes: How many there are.
+        channels: Of a picture.
+        loss: Takes model and batch; cross-entropy of the logits if None.
+    """
+
+    def made() -> nn.Module:
+        network = model()
+        if checkpointing:
+            checkpoint_blocks(network, f"zoo:{name}")
+        return network
+
+    def batch(dtype: torch.dtype) -> Any:
+        pictures = torch.randn(batch_size, channels, image_size, image_size, dtype=dtype)
+        return pictures, torch.randint(0, classes, (batch_size,))
+
+    return Recipe(
+        model=made,
+        batch=batch,
+        loss=loss or (lambda model, batch: cross_entropy(model(batch[0]), batch[1])),
+        predict=lambda model, batch: model(batch[0]),
         optimizer=optimizer,
         precision=precision,
-        checkpointing=checkpointing,
         mode=mode,
-    )
-    return library_workload("torchvision", name, options)
+        description={"batch_size": batch_size, "image_size": [image_size, image_size]},
+    ).workload()
+
+
+def counts_of(name: str, text: str, length: int) -> tuple[int, ...]:
+    """Return the whole numbers in an argument such as `blocks=3,4,6,3`.
+
+    Raises:
+        UsageError: They are not `length` numbers of at least 1.
+    """
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if len(counts) != length or min(counts) < 1:
+        raise UsageError(f"{name}={text!r}: write {length} numbers of at least 1, separated by commas")
+    return counts

@@ -12,6 +12,7 @@ from memgauge.errors import UsageError, missing_extra
 from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
 from memgauge.frameworks.torch.recipe import Recipe
 from memgauge.workload import Workload
+from memgauge.zoo.pictures import counts_of
 
 CLASSES = 10
 PICTURE = 32
@@ -23,16 +24,19 @@ class TorresNetwork(nn.Module):
     x: (batch B, 3, height, width) -> (batch B, 10)
     """
 
-    def __init__(self, image_size: int = PICTURE) -> None:
+    def __init__(
+        self, image_size: int = PICTURE, filters: tuple[int, ...] = (32, 64, 64), units: int = 32
+    ) -> None:
         super().__init__()
+        first, second, third = filters
         self.features = nn.Sequential(
-            nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU()),
+            nn.Sequential(nn.Conv2d(3, first, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(first, second, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(second, third, 3), nn.ReLU()),
         )
         side = ((image_size - 2) // 2 - 2) // 2 - 2  # each convolution takes 2 off, each pooling halves
-        self.dense = nn.Linear(64 * side * side, 32)
-        self.output = nn.Linear(32, CLASSES)
+        self.dense = nn.Linear(third * side * side, units)
+        self.output = nn.Linear(units, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.flatten(self.features(x), 1)
@@ -48,6 +52,8 @@ def torres_cnn(
     checkpointing: bool = False,
     mode: str = "train",
     data: Literal["random", "digits"] = "random",
+    filters: str = "32,64,64",
+    units: int = 32,
 ) -> Workload:
     """The CNN of Torres 2021 on 3 x 32 x 32 pictures, 89,450 parameters.
 
@@ -56,6 +62,7 @@ def torres_cnn(
         image_size: Height and width; at least 18.
         data: `random` numbers, or `digits`: the 1,797 handwritten digits that come with
             scikit-learn (8 x 8, grey), enlarged and in three equal channels.
+        filters, units: Channels of the three convolutions; width of the first dense layer.
 
     Source:
         Torres et al., "Computational Resource Consumption in Convolutional Neural Network
@@ -66,10 +73,11 @@ def torres_cnn(
         raise UsageError(f"image_size={image_size}: three convolutions and two poolings need at least 18")
     if data not in ("random", "digits"):
         raise UsageError(f"data={data!r}: it is random or digits")
+    channels = counts_of("filters", filters, 3)
     digits = _digits() if data == "digits" else None
 
     def model() -> nn.Module:
-        made = TorresNetwork(image_size)
+        made = TorresNetwork(image_size, channels, units)
         if checkpointing:
             checkpoint_blocks(made, "zoo:torres-cnn")
         return made

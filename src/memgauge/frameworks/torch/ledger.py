@@ -35,6 +35,10 @@ class Ledger:
         """Return whether the storage at this address was allocated within the run."""
         return address in self._ids
 
+    def number(self, address: int) -> int | None:
+        """Return the number of the storage at this address, None if the run did not make it."""
+        return self._ids.get(address)
+
     def allocate(self, storage: torch.UntypedStorage, category: Category, layer: str) -> None:
         """Note that `storage` was requested now, by whatever operator is running."""
         size = storage.nbytes()

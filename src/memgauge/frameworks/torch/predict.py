@@ -6,23 +6,33 @@ from functools import partial
 
 import torch
 
-from memgauge.frameworks.torch.trace import trace
+from memgauge.frameworks.torch.trace import Onlooker, trace
 from memgauge.records import Trace
 from memgauge.workload import Workload
 
 
-def predict(workload: Workload, *, kind: str, steps: int, threads: int) -> Trace:
+def predict(
+    workload: Workload, *, kind: str, steps: int, threads: int, onlooker: Onlooker | None = None
+) -> Trace:
     """Return the predicted trace of a run on a `"cpu"` or `"cuda"` device.
+
+    Args:
+        workload: What is run.
+        kind: Of the device.
+        steps: Steps of the run.
+        threads: CPU threads of the run.
+        onlooker: Is shown the built objects, the batches and the calls of modules.
 
     Raises:
         WorkloadError: The workload's own code raised; the message has its traceback.
         UnsupportedError: An operator cannot be followed without running it.
     """
     if kind == "cuda":
-        return trace(workload, device="cuda", steps=steps)
+        return trace(workload, device="cuda", steps=steps, onlooker=onlooker)
     from memgauge.frameworks.torch.cpu_workspace import workspace_bytes
 
-    return trace(workload, device="cpu", steps=steps, workspace=partial(workspace_bytes, threads=threads))
+    workspace = partial(workspace_bytes, threads=threads)
+    return trace(workload, device="cpu", steps=steps, workspace=workspace, onlooker=onlooker)
 
 
 def threads_of_run(asked: int | None) -> int:

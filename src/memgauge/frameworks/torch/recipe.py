@@ -28,13 +28,14 @@ from memgauge.errors import UnsupportedError, UsageError, nearest
 from memgauge.workload import Workload
 
 DEFAULT_OPTIMIZER = "adam"
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# They cannot take the plain step: a closure, sparse gradients, matrices only.
-_OTHER_STEP = {
-    "lbfgs": "needs a closure",
-    "sparseadam": "needs sparse gradients",
-    "muon": "takes matrices only",
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
 }
+# They take no parameters of an ordinary network: sparse gradients, matrices only.
+OTHER_PARAMETERS = {"sparseadam": "needs sparse gradients", "muon": "takes matrices only"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,20 @@ class Recipe:
         return build
 
     def _build_model(self, device: torch.device | str = "cpu") -> nn.Module:
-        dtype = _DTYPES.get(self.precision, torch.float32)
+        dtype = DTYPES.get(self.precision, torch.float32)
         with default_dtype(dtype), torch.device(device):
             model = self.model()
         return model.train(self.mode == "train")
 
     def _batch(self, device: torch.device | str = "cpu") -> Any:
         with torch.device(device):
-            return self.batch(_DTYPES.get(self.precision, torch.float32))
+            return self.batch(DTYPES.get(self.precision, torch.float32))
 
     def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *rest: Any) -> None:
         scaler, batch = rest if len(rest) == 2 else (None, rest[0])
+        if isinstance(optimizer, torch.optim.LBFGS):
+            optimizer.step(lambda: self._closure(model, optimizer, batch))
+            return
         optimizer.zero_grad()
         with self._autocast(model):
             loss = self.loss(model, batch)
@@ -117,6 +121,14 @@ class Recipe:
             scaler.step(optimizer)
             scaler.update()
 
+    def _closure(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Any:
+        """Do what LBFGS asks for several times in one step: the loss and its gradients."""
+        optimizer.zero_grad()
+        with self._autocast(model):
+            loss = self.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
     def _infer(self, model: nn.Module, batch: Any) -> Any:
         with torch.no_grad(), self._autocast(model):
             return self.predict(model, batch)
@@ -126,7 +138,7 @@ class Recipe:
         if kind != "amp":
             return contextlib.nullcontext()
         device = next((p.device.type for p in model.parameters()), "cpu")
-        return torch.autocast(device, dtype=_DTYPES[dtype])
+        return torch.autocast(device, dtype=DTYPES[dtype])
 
 
 def recipe_options(options: TargetOptions) -> dict[str, Any]:
@@ -146,13 +158,16 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return every optimizer of torch that can take a plain step, by lower-case name."""
-    found = {
+    """Return every optimizer of torch that takes any network's parameters, by lower-case name."""
+    return {name: kind for name, kind in _all_optimizers().items() if name not in OTHER_PARAMETERS}
+
+
+def _all_optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    return {
         name.lower(): value
         for name, value in vars(torch.optim).items()
         if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
     }
-    return {name: value for name, value in found.items() if name not in _OTHER_STEP}
 
 
 def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
@@ -161,11 +176,28 @@ def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimi
     Raises:
         UsageError: There is no such optimizer, or it takes no such argument.
     """
-    name, *pairs = (part.strip() for part in re.split(r",(?![^(]*\))", text))  # commas outside brackets
-    if name.lower() in _OTHER_STEP:
-        reason = _OTHER_STEP[name.lower()]
+    name = text.partition(",")[0].strip()
+    if name.lower() in OTHER_PARAMETERS:
+        reason = OTHER_PARAMETERS[name.lower()]
         raise UsageError(f"optimizer {name!r} {reason}; write its step in a function of your own")
-    known = optimizers()
+    kind, arguments = optimizer_arguments(text)
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        if not parameters:
+            raise UnsupportedError("the model has no parameters to train; use --mode infer")
+        return kind(parameters, **arguments)
+
+    return make
+
+
+def optimizer_arguments(text: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """Return the class that `sgd,momentum=0.9` names, and the arguments given to it.
+
+    Raises:
+        UsageError: There is no such optimizer, or it takes no such argument.
+    """
+    name, *pairs = (part.strip() for part in re.split(r",(?![^(]*\))", text))  # commas outside brackets
+    known = _all_optimizers()
     if name.lower() not in known:
         raise UsageError(
             f"optimizer {name!r} is unknown{nearest(name.lower(), known)}; it is {', '.join(known)}"
@@ -177,10 +209,4 @@ def optimizer_of(text: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimi
     arguments = arguments_for(
         functools.partial(kind, ()), f"optimizer {name!r}", TargetOptions(), parse_sets(pairs)
     )
-
-    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        if not parameters:
-            raise UnsupportedError("the model has no parameters to train; use --mode infer")
-        return kind(parameters, **arguments)
-
-    return make
+    return kind, arguments

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 import torch
 
@@ -29,6 +29,16 @@ from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
 
+class Onlooker(Protocol):
+    """Who looks on at a trace beside the tracer itself, such as the reader of the layer table."""
+
+    def watched(self, workload: Workload) -> Workload:
+        """Return the same workload, with what it builds shown to the onlooker."""
+
+    def hooks(self, ledger: Ledger, scopes: Scopes) -> AbstractContextManager[Any]:
+        """Return the context in which the onlooker is told of module calls."""
+
+
 def trace(
     workload: Workload,
     *,
@@ -36,6 +46,7 @@ def trace(
     steps: int = 3,
     workspace: WorkspaceModel | None = None,
     card: Card | None = None,
+    onlooker: Onlooker | None = None,
 ) -> Trace:
     """Return every allocation and release that `steps` steps of the workload would make.
 
@@ -45,6 +56,7 @@ def trace(
         steps: Steps of the run.
         workspace: What kernels take and give back.
         card: What a program on `"cuda"` is told of its GPU.
+        onlooker: Is shown the built objects, the batches and the calls of modules.
 
     Raises:
         UnsupportedError: An operator has no shape rule, or a value is read that
@@ -52,6 +64,8 @@ def trace(
         WorkloadError: The user's own code raised; the message has their frames.
     """
     observer = _Tracer(workload, steps, workspace, device)
+    watched = workload if onlooker is None else onlooker.watched(workload)
+    hooks = nullcontext() if onlooker is None else onlooker.hooks(observer.ledger, observer.scopes)
     try:
         with torch.random.fork_rng(devices=[]):
             with (
@@ -60,8 +74,9 @@ def trace(
                 observer.semantics(card),
                 seen_by(observer.mode),
                 watching(observer.unmodelled),
+                hooks,
             ):
-                protocol.run(workload, observer, torch.device(device), steps)
+                protocol.run(watched, observer, torch.device(device), steps)
             return observer.result()
     except MemgaugeError:
         raise

@@ -1,0 +1,141 @@
+"""One original number beside ours, and why they differ; tables of them; one text as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+
+import msgspec
+
+Cell = int | float | str | None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of the original beside ours.
+
+    Attributes:
+        what: What the number is of.
+        theirs: As printed in the original; None where only we give a number.
+        ours: Ours in the original's unit and with its decimals.
+        verdict: `equal`; `equal, cut off` if they dropped digits instead of rounding; `differs`;
+            `ours only`.
+        exact: Ours before rounding, in `exact_unit`.
+        exact_unit: `bytes`, `parameters`, `elements`, `layers`, `times`.
+        why: The reason for a difference, or what the number leaves out.
+    """
+
+    what: str
+    theirs: str | None
+    ours: str
+    verdict: str
+    exact: int | float
+    exact_unit: str
+    why: str
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers side by side; a column named `…_bytes` holds bytes."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a text: claims, a table, or both, and what was assumed for them."""
+
+    title: str
+    claims: tuple[Claim, ...] = ()
+    table: Table | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
+    """One text, its numbers made again."""
+
+    name: str
+    title: str
+    author: str
+    year: int | None
+    source: str
+    sections: tuple[Section, ...]
+
+
+class Reproductions(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.reproductions/1"):
+    """Every text that was asked for."""
+
+    texts: tuple[Reproduction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a unit's name means in a text: `MB` may be 10^6, 2^20 or 1,024,000 bytes; `per` of it are `size`."""
+
+    name: str
+    size: int
+    meaning: str
+    exact_unit: str = "bytes"
+    per: int = 1
+
+
+MB = Unit("MB", 10**6, "MB = 10^6 bytes")
+MB_BINARY = Unit("MB", 2**20, "MB = 2^20 bytes, that is MiB")
+MB_MIXED = Unit("MB", 1024 * 1000, "MB = 1024 × 1000 bytes")
+GB = Unit("GB", 10**9, "GB = 10^9 bytes")
+GB_MIXED = Unit("GB", 1024 * 10**6, "GB = 1024 × 10^6 bytes")
+KB = Unit("KB", 10**3, "KB = 10^3 bytes")
+KB_BINARY = Unit("KB", 2**10, "KB = 2^10 bytes, that is KiB")
+MILLION = Unit("million", 10**6, "", "parameters")
+PARAMETERS = Unit("", 1, "", "parameters")
+ELEMENTS = Unit("", 1, "", "elements")
+LAYERS = Unit("", 1, "", "layers")
+TIMES = Unit("×", 1, "", "times")
+NUMBER = Unit("", 1, "", "number")
+
+
+def claim(what: str, theirs: str, ours: int | float, unit: Unit, why: str = "") -> Claim:
+    """Set one printed number beside ours; whether they agree is computed, to their decimals.
+
+    Args:
+        what: What the number is of.
+        theirs: The printed number without its unit: `224.69`, `1,792`.
+        ours: Ours, in `unit.exact_unit`.
+        unit: What their unit means.
+        why: The reason for a difference; the unit's meaning is added.
+    """
+    number = Decimal(theirs.replace(",", ""))
+    places = Decimal(1).scaleb(int(number.as_tuple().exponent))
+    value = Decimal(ours) * unit.per / unit.size
+    rounded, cut = (value.quantize(places, rounding=how) for how in (ROUND_HALF_UP, ROUND_DOWN))
+    verdict = "equal" if rounded == number else "equal, cut off" if cut == number else "differs"
+    label = f" {unit.name}" if unit.name else ""
+    return Claim(
+        what=what,
+        theirs=f"{theirs}{label}",
+        ours=f"{rounded:,}{label}",
+        verdict=verdict,
+        exact=ours,
+        exact_unit=unit.exact_unit,
+        why="; ".join(part for part in (unit.meaning, why) if part),
+    )
+
+
+def ours_only(what: str, ours: int | float, unit: Unit, why: str = "", *, digits: int = 2) -> Claim:
+    """Return a number that the text does not have but that its reader needs."""
+    value = Decimal(ours) * unit.per / unit.size
+    label = f" {unit.name}" if unit.name else ""
+    text = f"{value:,.{digits}f}" if unit.size > 1 or isinstance(ours, float) else f"{int(ours):,}"
+    return Claim(
+        what=what,
+        theirs=None,
+        ours=f"{text}{label}",
+        verdict="ours only",
+        exact=ours,
+        exact_unit=unit.exact_unit,
+        why="; ".join(part for part in (unit.meaning, why) if part),
+    )
+
+
+def totals_of(rows: Sequence[tuple[Cell, ...]], *columns: int) -> tuple[int, ...]:
+    """Return the sums of the whole numbers in these columns of a table."""
+    return tuple(sum(cell for row in rows if isinstance(cell := row[i], int)) for i in columns)
