@@ -137,6 +137,8 @@ def run_case(name: str, make: Callable[[], Workload | str], options: TargetOptio
         return row | {"error": f"the real run ended: {measurement.ended[-300:]}"}
     said, base = estimate.peak.host_bytes, estimate.peak.host_baseline_bytes
     seen, seen_base = measurement.peak.host_bytes, measurement.peak.host_baseline_bytes
+    if said is None or seen is None:
+        return row | {"error": "resident memory is not known"}
     return row | {
         "tensors": [estimate.peak.tensor_bytes, measurement.peak.tensor_bytes],
         "whole": [estimate.peak.allocated_bytes, measurement.peak.allocated_bytes],

@@ -16,7 +16,7 @@ from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import PRECISIONS, TargetOptions
 from memgauge.devices import Device
 from memgauge.errors import TraceError, UsageError, missing_extra
-from memgauge.estimate import estimate_of, replay
+from memgauge.estimate import estimate_of, replay, traced
 from memgauge.explain.peak import first_peak
 from memgauge.formula import gap, totals
 from memgauge.formula.optimizers import class_of, state_rows
@@ -218,11 +218,10 @@ _WITH_RECIPE = ("zoo", "torchvision", "timm", "transformers")
 
 def _predict(workload: Workload, place: Device, reader: LayerTableReader, *, steps: int, threads: int) -> Any:
     """Trace with the reader looking on; what cannot be followed has no layer table either."""
-    from memgauge.frameworks.torch import predict
     from memgauge.frameworks.torch.layer_table import no_table
 
     try:
-        return predict.predict(workload, kind=place.kind, steps=steps, threads=threads, onlooker=reader)
+        return traced(workload, place, steps=steps, threads=threads, onlooker=reader)
     except TraceError as error:
         raise UsageError(no_table(str(error))) from error
 

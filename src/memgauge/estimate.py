@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +23,9 @@ from memgauge.host import Host, host_memory, memory_total_bytes
 from memgauge.records import Estimate, Fits, Peak, Range, Timeline, Trace
 from memgauge.targets import TargetOptions, resolve
 from memgauge.workload import Workload
+
+if TYPE_CHECKING:
+    from memgauge.frameworks.torch.trace import Onlooker
 
 
 def estimate(
@@ -68,10 +72,22 @@ def estimate(
     if isinstance(workload, str):
         workload = resolve(workload, options or TargetOptions(), sets or {})
     threads = predict.threads_of_run(threads)
-    trace = predict.predict(workload, kind=place.kind, steps=steps, threads=threads)
+    trace = traced(workload, place, steps=steps, threads=threads)
     timeline = replay(trace, place, allocator)
     return estimate_of(
         workload, trace, timeline, place, baseline=baseline, threads=threads, steps=steps, begin_ns=begin_ns
+    )
+
+
+def traced(
+    workload: Workload, place: Device, *, steps: int, threads: int, onlooker: Onlooker | None = None
+) -> Trace:
+    """Return the trace of a run on `place`; `onlooker` is shown what is built and called."""
+    from memgauge.frameworks.torch import predict
+
+    card = predict.card_of(place.title, place.compute_capability, place.capacity_bytes)
+    return predict.predict(
+        workload, kind=place.kind, steps=steps, threads=threads, card=card, onlooker=onlooker
     )
 
 

@@ -18,6 +18,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     kind: str  # "cpu" or "cuda" (AMD's cards run torch's CUDA interface too)
     capacity_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None  # None on what is not NVIDIA's
     source: str = ""
 
 

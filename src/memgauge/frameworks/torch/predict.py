@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.trace import Onlooker, trace
 from memgauge.records import Trace
 from memgauge.workload import Workload
 
 
 def predict(
-    workload: Workload, *, kind: str, steps: int, threads: int, onlooker: Onlooker | None = None
+    workload: Workload,
+    *,
+    kind: str,
+    steps: int,
+    threads: int,
+    card: Card | None = None,
+    onlooker: Onlooker | None = None,
 ) -> Trace:
     """Return the predicted trace of a run on a `"cpu"` or `"cuda"` device.
 
@@ -21,6 +30,7 @@ def predict(
         kind: Of the device.
         steps: Steps of the run.
         threads: CPU threads of the run.
+        card: The GPU, for `"cuda"`.
         onlooker: Is shown the built objects, the batches and the calls of modules.
 
     Raises:
@@ -28,11 +38,17 @@ def predict(
         UnsupportedError: An operator cannot be followed without running it.
     """
     if kind == "cuda":
-        return trace(workload, device="cuda", steps=steps, onlooker=onlooker)
+        return trace(workload, device="cuda", steps=steps, card=card, onlooker=onlooker)
     from memgauge.frameworks.torch.cpu_workspace import workspace_bytes
 
     workspace = partial(workspace_bytes, threads=threads)
     return trace(workload, device="cpu", steps=steps, workspace=workspace, onlooker=onlooker)
+
+
+def card_of(title: str, capability: tuple[int, int] | None, capacity_bytes: int | None) -> Card:
+    """Return the GPU as a program sees it; an A100 where a fact is not known."""
+    known: dict[str, Any] = {"capability": capability, "total_bytes": capacity_bytes}
+    return replace(Card(name=title), **{key: value for key, value in known.items() if value is not None})
 
 
 def threads_of_run(asked: int | None) -> int:
