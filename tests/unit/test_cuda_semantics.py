@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 nn = torch.nn
 
+import memgauge  # noqa: E402
+from memgauge import devices  # noqa: E402
 from memgauge.allocators import cuda_caching  # noqa: E402
 from memgauge.errors import UnsupportedError, WorkloadError  # noqa: E402
 from memgauge.frameworks.torch import cuda_autocast  # noqa: E402
@@ -636,3 +638,15 @@ def test_an_estimate_replays_the_trace() -> None:
     result = traced(learn, network, pictures, steps=3)
     timeline = cuda_caching.replay(result.events)
     assert max(timeline.allocated_bytes) >= peak(result)
+
+
+@pytest.mark.parametrize(("device", "capability"), [("nvidia-t4", (7, 5)), ("nvidia-h200", (9, 0))])
+def test_the_device_that_is_asked_for_is_the_one_that_a_program_sees(
+    device: str, capability: tuple[int, int]
+) -> None:
+    seen = []
+    step = lambda: seen.append((torch.cuda.get_device_capability(), torch.cuda.mem_get_info()[1]))  # noqa: E731
+    memgauge.estimate(
+        Workload(build=lambda: (), batch=lambda: None, step=lambda _: step()), device=device, steps=1
+    )
+    assert seen == [(capability, devices.find(device).capacity_bytes)]
