@@ -341,7 +341,7 @@ def vq_vae() -> Workload:
         optimizer.step()
         return error.item(), perplexity.item()
 
-    return Workload(build=build, batch=batch, step=step, values={"bincount": 512})
+    return Workload(build=build, batch=batch, step=step)
 
 
 def timestep_embedding(timesteps: torch.Tensor, dim: int) -> torch.Tensor:

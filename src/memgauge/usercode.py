@@ -116,7 +116,7 @@ def user_traceback(error: BaseException) -> str:
     If nothing else is left, the innermost frame stays, whosever it is.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
-    kept = [pair for pair in frames if not _is_ours(pair[0].f_code.co_filename)] or frames[-1:]
+    kept = [pair for pair in frames if not is_machinery(pair[0].f_code.co_filename)] or frames[-1:]
     lines = traceback.StackSummary.extract(iter(kept)).format()
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip("\n")
 
@@ -158,7 +158,8 @@ def _put_first(directory: Path) -> None:
     importlib.invalidate_caches()
 
 
-def _is_ours(filename: str) -> bool:
+def is_machinery(filename: str) -> bool:
+    """Return whether a file is memgauge's, torch's or the standard library's."""
     if filename.startswith("<frozen"):
         return True
     path = Path(filename)
@@ -166,16 +167,20 @@ def _is_ours(filename: str) -> bool:
     roots = [_PACKAGE, *([Path(torch.__file__).parent] if torch is not None and torch.__file__ else [])]
     if any(root in path.parents for root in roots):
         return True
-    standard = Path(sysconfig.get_paths()["stdlib"])
-    if standard not in path.parents:
-        return False
-    return not {"site-packages", "dist-packages"} & set(path.relative_to(standard).parts)
+    return Path(sysconfig.get_paths()["stdlib"]) in path.parents and not is_installed(filename)
+
+
+def is_installed(filename: str) -> bool:
+    """Return whether a file belongs to an installed package, not to the user's own code."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(filename).parts)
 
 
 __all__ = [
     "call_user",
     "function_in",
     "functions_of_file",
+    "is_installed",
+    "is_machinery",
     "load_file",
     "load_module",
     "user_traceback",

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memgauge.errors import WorkloadError
+from memgauge.errors import WorkloadError, nearest
+
+# What `Workload(values=...)` may declare.
+DECLARABLE = ("item", "condition", "nonzero", "masked_select", "nms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,15 @@ class Workload:
         batch: Returns one batch, any nest of tensors; may take `device`.
         step: Does one step exactly as a training loop would.
         values: What to answer when the step reads a value that is not known
-            without running, by operator name: `{"nonzero": 128}` says that
-            `nonzero` finds 128 elements, `{"item": 0.5}` that `.item()` gives 0.5.
+            without running: `{"nonzero": 128}` says that `nonzero` or a mask as an
+            index finds 128 elements (so do `masked_select` and `nms`), `{"item": 0.5}`
+            that `.item()` gives 0.5, `{"condition": True}` that a condition on a
+            tensor holds; a number of times, such as 49, is for the line of a loop.
         mode: `"train"` or `"infer"`; only used to warn when training never
             calls backward.
 
     Raises:
-        WorkloadError: One of the three is not callable.
+        WorkloadError: One of the three is not callable, or a name in `values` is unknown.
     """
 
     build: Callable[..., Any]
@@ -46,6 +51,12 @@ class Workload:
         for name in ("build", "batch", "step"):
             if not callable(getattr(self, name)):
                 raise WorkloadError(f"Workload({name}={getattr(self, name)!r}): {name} must be a function")
+        for name in self.values:
+            if name not in DECLARABLE:
+                raise WorkloadError(
+                    f"Workload(values={{{name!r}: …}}): nothing reads it{nearest(name, DECLARABLE)}; "
+                    f"it is {', '.join(DECLARABLE)}"
+                )
         if self.mode not in ("train", "infer"):
             raise WorkloadError(f"Workload(mode={self.mode!r}): mode is 'train' or 'infer'")
 

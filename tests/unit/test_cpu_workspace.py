@@ -350,3 +350,46 @@ def test_layout_of_convolution(last: tuple[bool, bool], transposed: bool) -> Non
 def test_operators_without_a_rule_take_nothing() -> None:
     x = image(4, 4)
     assert workspace_bytes(aten.relu.default, (x,), {}, x, 2) == 0
+
+
+HALF = image(2, 32, 8, 8, dtype=BF16)
+ONES = torch.ones(32)
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (aten.native_group_norm.default, (HALF, ONES, ONES, 2, 32, 64, 16, 1e-5)),
+        (aten.native_group_norm.default, (HALF, ONES.to(BF16), ONES.to(BF16), 2, 32, 64, 16, 1e-5)),
+        (aten.native_group_norm.default, (HALF, None, None, 2, 32, 64, 16, 1e-5)),
+        (
+            aten.native_group_norm_backward.default,
+            (HALF, HALF, *[torch.zeros(2, 16)] * 2, ONES, 2, 32, 64, 16, [True, True, True]),
+        ),
+        (aten.native_layer_norm.default, (HALF, [8], ONES[:8], ONES[:8], 1e-5)),
+        (aten.native_layer_norm.default, (HALF, [8], ONES[:8].to(BF16), ONES[:8].to(BF16), 1e-5)),
+        (
+            aten.native_layer_norm_backward.default,
+            (
+                *[image(4, 8, 16).transpose(1, 2)] * 2,
+                [8],
+                *[torch.zeros(4, 16, 1)] * 2,
+                ONES[:8],
+                ONES[:8],
+                [True, True, True],
+            ),
+        ),
+        (aten.col2im.default, (image(2, 72, 64), [8, 8], [3, 3], [1, 1], [1, 1], [1, 1])),
+        (aten.soft_margin_loss.default, (image(20, 30), torch.ones(20, 30))),
+    ],
+)
+def test_outputs_are_as_the_kernel_makes_them(func: Any, args: tuple[Any, ...]) -> None:
+    specs, _, results = specs_and_result(func, args)
+    for spec, result in zip(specs, results, strict=True):
+        size = spec.storage_bytes or storage_bytes(spec.shape, spec.stride, spec.dtype.itemsize)
+        assert (spec.dtype, spec.shape, size) == (
+            result.dtype,
+            tuple(result.shape),
+            result.untyped_storage().nbytes(),
+        )
+        assert result.dim() == 0 or tuple(spec.stride) == result.stride()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from memgauge.errors import UnsupportedError
+from memgauge.errors import UnsupportedError, WorkloadError
 from memgauge.frameworks.torch.trace import trace
 from memgauge.workload import Workload
 
@@ -24,7 +24,7 @@ def selecting(model: torch.nn.Module, x: torch.Tensor) -> None:
 
 
 def test_a_mask_that_only_a_run_would_know_is_named_with_what_to_declare() -> None:
-    with pytest.raises(UnsupportedError, match=r'test_unknown_values\.py:\d+ .*values=\{"nonzero": 1\}'):
+    with pytest.raises(UnsupportedError, match=r'test_unknown_values\.py:\d+ .*values=\{"nonzero": 32\}'):
         trace(workload(selecting))
 
 
@@ -72,3 +72,55 @@ def test_nested_tensors_are_followed_into_what_they_wrap() -> None:
 
     found = trace(workload(step))
     assert 14 * 8 * 4 in {e.requested_bytes for e in found.events}
+
+
+def looping(model: torch.nn.Module, x: torch.Tensor) -> None:
+    y = model(x)
+    while y.norm() > 1:
+        y = model(y)
+    y.sum().backward()
+
+
+def layers_called(**values: float) -> int:
+    calls: list[int] = []
+
+    class Counted(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return super().forward(x)
+
+    trace(
+        Workload(build=lambda: Counted(8, 8), batch=lambda: torch.randn(32, 8), step=looping, values=values),
+        steps=1,
+    )
+    return len(calls)
+
+
+def test_a_condition_is_false_unless_declared_and_a_number_is_how_often_a_loop_goes_on() -> None:
+    assert layers_called() == 1
+    assert layers_called(condition=7) == 8
+
+
+def test_a_loop_that_never_ends_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"test_unknown_values\.py:\d+ was read .* never ends"):
+        layers_called(condition=True)
+
+
+def test_a_name_that_nothing_reads_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"'conditon'.*nearest: condition"):
+        workload(looping, conditon=1)
+
+
+def test_the_line_is_the_users_own_and_not_that_of_a_package_in_between() -> None:
+    import typing_extensions
+
+    @typing_extensions.deprecated("old", category=None)
+    def select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x[mask]
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        y = model(x)
+        select(y, y > 0).sum().backward()
+
+    with pytest.raises(UnsupportedError, match=r"test_unknown_values\.py:\d+ depends on .* at most 256"):
+        trace(workload(step))

@@ -18,6 +18,7 @@ torch 2.13 c10/core/impl/alloc_cpu.cpp: alignment of 64 bytes (gAlignment).
 
 from __future__ import annotations
 
+import random
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -52,18 +53,23 @@ class Heap:
     Args:
         trims: Whether free memory at the top is given back to the system. In a real
             process something small may sit on top and prevent it.
-        pinned_every: Each so-manieth block has a small object of the program behind it that
-            stays, so that the block does not merge with what follows when freed; 0 for none.
+        pinned_share: Of blocks that have a small object of the program behind them that
+            stays, so that the block does not merge with what follows when freed.
+        seed: Which blocks these are.
     """
 
     def __init__(
-        self, trims: bool = True, pinned_every: int = 0, mmap_threshold: int = _MMAP_THRESHOLD
+        self,
+        trims: bool = True,
+        pinned_share: float = 0.0,
+        seed: int = 0,
+        mmap_threshold: int = _MMAP_THRESHOLD,
     ) -> None:
         self.mapped_bytes = 0
         self.heap_bytes = 0  # up to the end of top
         self._trims = trims
-        self._pinned_every = pinned_every
-        self._count = 0
+        self._pinned_share = pinned_share
+        self._draw = random.Random(seed).random
         self._mmap_threshold = mmap_threshold
         self._trim_threshold = max(2 * mmap_threshold, _MMAP_THRESHOLD)
         self._top = _Chunk(0, 0, used=False)
@@ -145,9 +151,7 @@ class Heap:
             self._chunk_at[chunk.address] = chunk
             self._chunk_at[leader.address] = leader
             self._release(leader)
-        self._count += 1
-        pinned = self._pinned_every > 0 and self._count % self._pinned_every == 0
-        self._split(chunk, wanted, pinned)
+        self._split(chunk, wanted, pinned=self._pinned_share > 0 and self._draw() < self._pinned_share)
 
     def _split(self, chunk: _Chunk, wanted: int, pinned: bool = False) -> None:
         rest = chunk.size - wanted
@@ -198,15 +202,18 @@ class Heap:
         del self._free[index]
 
 
-def replay(events: Iterable[MemoryEvent], trims: bool = True, pinned_every: int = 0) -> array[int]:
+def replay(
+    events: Iterable[MemoryEvent], trims: bool = True, pinned_share: float = 0.0, seed: int = 0
+) -> array[int]:
     """Return the resident bytes of the C library's memory after each event.
 
     Args:
         events: Allocations and releases of requested bytes in program order.
         trims: See `Heap`.
-        pinned_every: See `Heap`.
+        pinned_share: See `Heap`.
+        seed: See `Heap`.
     """
-    heap = Heap(trims, pinned_every)
+    heap = Heap(trims, pinned_share, seed)
     held: dict[int, _Chunk | int] = {}
     resident = array("q")
     for event in events:

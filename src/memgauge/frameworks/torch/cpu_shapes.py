@@ -48,6 +48,52 @@ def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> An
     return (specs[0], *empty)
 
 
+def _norm_with_statistics(weight_at: int) -> Fix:
+    """Mean and inverse deviation have the type of the parameters where that is wider, else the input's.
+
+    Source: torch aten/src/ATen/native/layer_norm.cpp and group_norm.cpp, is_mixed_type and
+    param_scalar_type (aten/src/ATen/native/cpu/mixed_data_type.h).
+    """
+
+    def fix(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+        weight = args[weight_at]
+        kind = args[0].dtype if weight is None else weight.dtype
+        return (specs[0]._replace(dtype=args[0].dtype), *(s._replace(dtype=kind) for s in specs[1:]))
+
+    return fix
+
+
+def _layer_norm_backward(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """The gradient of the input is contiguous, whatever the input is.
+
+    Source: torch aten/src/ATen/native/layer_norm.cpp, layer_norm_backward_cpu.
+    """
+    source = specs[0]
+    if not isinstance(source, Spec):
+        return specs
+    return (source._replace(stride=_in_format(source.shape, torch.contiguous_format)), *specs[1:])
+
+
+def _col2im(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """The image is put into memory that was made for the columns.
+
+    Source: torch aten/src/ATen/native/Col2Im.cpp, col2im_cpu: empty_like(input), then resized.
+    """
+    return specs._replace(storage_bytes=max(args[0].numel(), prod(specs.shape)) * specs.dtype.itemsize)
+
+
+def _group_norm_backward(args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+    """The gradient of the input has the input's type; those of the parameters have theirs.
+
+    Source: torch aten/src/ATen/native/group_norm.cpp, native_group_norm_backward.
+    """
+    x, weight = args[1], args[4]
+    kinds = (x.dtype, *(2 * (x.dtype if weight is None else weight.dtype,)))
+    return tuple(
+        s._replace(dtype=kind) if isinstance(s, Spec) else s for s, kind in zip(specs, kinds, strict=True)
+    )
+
+
 def _in_format(shape: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
     """Return the strides of a new tensor in a memory format."""
     return torch.empty(shape, device="meta", memory_format=memory_format).stride()
@@ -127,6 +173,12 @@ def _collect() -> dict[Any, Fix]:
         "convolution_backward.default": _convolution_backward,
         "mkldnn_rnn_layer.default": _rnn_layer,
         "native_batch_norm.default": _batch_norm,
+        "native_layer_norm.default": _norm_with_statistics(2),
+        "native_layer_norm_backward.default": _layer_norm_backward,
+        "col2im.default": _col2im,
+        "soft_margin_loss.default": _kept_whole(2),
+        "native_group_norm.default": _norm_with_statistics(1),
+        "native_group_norm_backward.default": _group_norm_backward,
         "_embedding_bag.default": _embedding_bag,
         "mse_loss.default": _kept_whole(2),
         "smooth_l1_loss.default": _kept_whole(2),

@@ -201,7 +201,7 @@ class PhantomMode(TorchDispatchMode):
             return int(torch.count_nonzero(mask))
         count = self.values.count(name, mask.numel())
         if count is None:
-            raise self.values.not_known(rule_of(torch.ops.aten.nonzero.default), name)
+            raise self.values.not_known(rule_of(torch.ops.aten.nonzero.default), name, mask.numel())
         return count
 
     def forget_and_return(self, func: Any, args: tuple[Any, ...]) -> Any:

@@ -82,7 +82,7 @@ def _nms(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     """Boxes that survive suppression, as positions; how many is declared as `nms`."""
     count = mode.values.count("nms", args[0].shape[0])
     if count is None:
-        raise mode.values.not_known(rule_of(func), "nms")
+        raise mode.values.not_known(rule_of(func), "nms", args[0].shape[0])
     return mode.make(contiguous((count,), torch.int64))
 
 

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import linecache
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
+from memgauge.usercode import is_installed, is_machinery
+from memgauge.workload import DECLARABLE
 
 # Conditions in torch's own code that hold in any run that makes progress: file, text of the line.
 _PROGRESS = (("torch/optim/lbfgs.py", "ys > 1e-10"),)  # LBFGS keeps a correction pair of each iteration
 
-# What `Workload(values=...)` may declare; anything else would not be read.
-DECLARABLE = frozenset({"item", "nonzero", "masked_select", "nms"})
+# A line that reads a condition so often in one run is taken for a loop that never ends.
+_ENDLESS = 100_000
 
 
 class ValueReader:
@@ -35,6 +35,7 @@ class ValueReader:
         self._declared = dict(declared)
         self.assumptions: dict[str, None] = {}  # ordered, each once
         self._reads = -1
+        self._conditions: dict[str, int] = {}  # line -> how often it has been read
 
     def read(
         self, func: Any, rule: Rule, args: tuple[Any, ...], is_known: Callable[[torch.Tensor], bool]
@@ -46,14 +47,11 @@ class ValueReader:
         if rule.name in ("aten.equal", "aten.allclose"):
             return False
         dtype = tensors[0].dtype
+        if dtype is torch.bool:
+            return self._condition(rule)
         if "item" in self._declared:
             value = self._declared["item"]
-            return bool(value) if dtype is torch.bool else value if dtype.is_floating_point else int(value)
-        if dtype is torch.bool:
-            if _holds_while_progressing():
-                return True
-            self.assume(f"a condition read from a tensor ({user_line()}) is taken as false")
-            return False
+            return value if dtype.is_floating_point else int(value)
         if dtype.is_complex:
             return complex(1.0)
         if dtype.is_floating_point:
@@ -61,6 +59,25 @@ class ValueReader:
             self._reads += 1
             return 1.0 / (1.0 + 0.001 * self._reads)
         raise self.not_known(rule, "item")
+
+    def _condition(self, rule: Rule) -> bool:
+        """Whether a condition holds: as declared, else not; a number holds so many times at each line."""
+        if _holds_while_progressing():
+            return True
+        line = user_line()
+        declared = self._declared.get("condition")
+        if declared is None:
+            self.assume(
+                f'a condition read from a tensor ({line}) is taken as false; values={{"condition": …}} says else'
+            )
+            return False
+        held = self._conditions[line] = self._conditions.get(line, -1) + 1
+        if held >= _ENDLESS:
+            raise UnsupportedError(
+                f"{rule.name} at {line} was read {_ENDLESS:,} times: a loop that never ends while "
+                f'values={{"condition": {declared}}}; declare how many times it holds'
+            )
+        return declared is True or held % (int(declared) + 1) < int(declared)
 
     def count(self, name: str, elements: int) -> int | None:
         """Return the declared count of elements that `nonzero` and its like find, None if undeclared."""
@@ -74,10 +91,11 @@ class ValueReader:
         self.assumptions.setdefault(text)
 
     @staticmethod
-    def not_known(rule: Rule, name: str) -> UnsupportedError:
-        """Return the error for a value that only a real run would know."""
+    def not_known(rule: Rule, name: str, at_most: int | None = None) -> UnsupportedError:
+        """Return the error for a value that only a real run would know; `at_most` is its bound."""
+        bound = f" (how many are found, at most {at_most:,})" if at_most is not None else ""
         advice = (
-            f'declare one: Workload(..., values={{"{name}": 1}})'
+            f'declare one: Workload(..., values={{"{name}": {at_most or 1}}}){bound}'
             if name in DECLARABLE
             else "make them from constants or inputs, or `memgauge measure` to really run it"
         )
@@ -98,12 +116,16 @@ def _holds_while_progressing() -> bool:
     return False
 
 
-_LIBRARY = (sysconfig.get_paths()["stdlib"], str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
-
-
 def user_line() -> str:
-    """Return `file.py:12` of the innermost frame that is neither torch, Python nor memgauge."""
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_LIBRARY) and not frame.filename.startswith("<"):
-            return f"{frame.filename}:{frame.lineno}"
-    return "an unknown line"
+    """Return `file.py:12` of the innermost frame that is the user's own, or else of a library's."""
+    frame: FrameType | None = sys._getframe(1)
+    library = "an unknown line"
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and not is_machinery(file):
+            line = f"{file}:{frame.f_lineno}"
+            if not is_installed(file):
+                return line
+            library = line if library == "an unknown line" else library
+        frame = frame.f_back
+    return library
