@@ -65,6 +65,7 @@ _METADATA = {
     "aten._indices",
     "aten._values",
     "aten._fused_sdp_choice",
+    "aten._efficientzerotensor",  # tangents that are zero: they have no memory
     "aten.is_same_size",
     "aten.is_pinned",
     "aten._nested_tensor_from_mask_left_aligned",

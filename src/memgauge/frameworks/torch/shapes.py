@@ -113,7 +113,15 @@ def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             result = func(*_to_meta(args), **_to_meta(arguments))
         except NotImplementedError:
             result = _ask_fake(func, rule, args, kwargs)
+        except RuntimeError as error:
+            if _NO_RULE in str(error):
+                raise without_shape_rule(rule.name) from error
+            raise
     return _describe(result, rule, args, kwargs)
+
+
+# What torch/_library/fake_impl.py says of an operator of the user's own (torch 2.13).
+_NO_RULE = "no fake impl registered"
 
 
 def _ask_fake(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
