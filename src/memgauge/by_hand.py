@@ -122,6 +122,7 @@ def both(
         categories=_by_category(formula),
         calls=calls if formula.training is not None else totals.largest_pair(calls),
         all_calls=calls,
+        trained_bytes=table.trained_bytes if formula.training is not None else {},
     )
     rows = gap.categories(counted, traced.at_peak.categories)
     trace_bytes = sum(traced.at_peak.categories.values())

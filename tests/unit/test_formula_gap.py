@@ -204,3 +204,85 @@ def test_a_gap_in_a_repeated_step_adds_up() -> None:
 def test_no_steps_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one step"):
         both("zoo:mlp", steps=0)
+
+
+class _Called(nn.Module):
+    """A network whose forward pass is a function, so that layers and functions can be mixed."""
+
+    def __init__(self, forward: Callable[..., Any], **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._forward = forward
+
+    def forward(self, x: Any) -> Any:
+        return self._forward(self, x)
+
+
+def test_what_a_pooling_function_returns_is_no_index() -> None:
+    pool = nn.functional.max_pool2d
+    found = run(lambda: _Called(lambda m, x: m.c(pool(x, 2)), c=nn.Conv2d(3, 4, 1)), (8, 3, 32, 32))
+    outputs = 8 * 3 * 16 * 16
+    assert named(found)["indices of pooling"] == 8 * outputs
+    assert named(found)["results of functions between layers"] == 4 * outputs
+    assert_adds_up(found)
+
+
+def test_what_a_dropout_function_returns_is_no_mask() -> None:
+    drop = nn.functional.dropout
+    found = run(
+        lambda: _Called(lambda m, x: m.b(drop(m.a(x))), a=nn.Linear(64, 64), b=nn.Linear(64, 8)),
+        (128, 64),
+        device="nvidia-a100-80gb",
+    )
+    assert named(found)["masks of dropout"] == 128 * 64
+    beside = named(found)["results of functions between layers"] - 4 * 128 * 64
+    assert 0 <= beside <= 16  # the sum
+    assert_adds_up(found)
+
+
+def test_what_checkpointing_drops_is_named_after_it() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def forward(made: Any, x: Any) -> Any:
+        return checkpoint(made.block, x, use_reentrant=False)
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+
+    found = run(lambda: _Called(forward, block=block()), (256, 64))
+    dropped = named(found)["outputs that checkpointing computes again"]
+    assert dropped <= -2 * 4 * 256 * 64
+    assert_adds_up(found)
+
+
+def test_parameters_that_the_loss_does_not_reach_have_neither_gradient_nor_state() -> None:
+    def build() -> Any:
+        made = _Called(lambda m, x: m.used(x), used=nn.Linear(64, 8), idle=nn.Linear(100, 100))
+        return made, torch.optim.Adam(made.parameters())
+
+    def step(made: Any, optimizer: Any, x: Any) -> None:
+        optimizer.zero_grad()
+        made(x).sum().backward()
+        optimizer.step()
+
+    found = both(Workload(build=build, batch=lambda: torch.randn(16, 64), step=step), threads=1)
+    idle = 4 * (100 * 100 + 100)
+    assert named(found)["gradients of parameters that the loss does not reach"] == -idle
+    assert named(found)["optimizer state of parameters that the loss does not reach"] == pytest.approx(
+        -2 * idle, rel=0.01
+    )
+    assert_adds_up(found)
+
+
+def test_views_in_a_batch_count_once_and_with_what_they_hold() -> None:
+    def batch() -> Any:
+        x = torch.randn(64, 100)
+        return x, x[:1], torch.ones(1).expand(1000, 1000)
+
+    def step(made: Any, made_batch: Any) -> None:
+        made(made_batch[0]).sum().backward()
+
+    found = both(Workload(build=lambda: nn.Linear(100, 10), batch=batch, step=step), threads=1)
+    inputs = next(row for row in found.categories if row.name == "input")
+    assert inputs.formula_bytes == inputs.trace_bytes == 4 * 64 * 100 + 4

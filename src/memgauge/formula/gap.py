@@ -18,11 +18,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memgauge.formula.reasons import REMAINDER, WHY, extra_name
+from memgauge.formula.reasons import REMAINDER, REQUESTS, WHY, extra_name
 from memgauge.formula.records import CategoryRow, GapItem, LayerCall, OutputTensor
 from memgauge.records import Category, MemoryEvent, Timeline, Trace
 
 _FORWARD, _BACKWARD = "forward", "backward"
+_UNKEPT = "outputs that nothing keeps for backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Counted:
     categories: Mapping[Category, int]
     calls: Sequence[LayerCall]  # counted, of one step
     all_calls: Sequence[LayerCall]  # every call of that step
+    trained_bytes: Mapping[str, int] = field(default_factory=dict)  # parameters to train, by module path
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,9 @@ def itemise(
     _round_up(items, live, storages, trace, timeline)
     _activations(items, counted, live, storages, trace, instant)
     difference = {row.name: row.difference_bytes for row in rows}
+    _unreached(items, counted, trace)
     _lasting(items, counted, difference)
-    _activation_gradients(items, counted, difference)
+    _activation_gradients(items, counted, live, storages, trace)
     _uncounted(items, live, storages, trace)
     for name, gap in difference.items():
         items.add(name, REMAINDER, gap - items.total(name), "")
@@ -171,10 +174,14 @@ def _activations(
     activation = Category.ACTIVATION.value
     types = {m.path: m.type for m in trace.modules}
     matched: set[int] = set()
+    again = _computed_again(trace)
+    place = _place_in_operator(trace)
     for call in counted.calls:
         kind = types.get(call.path, "")
         for tensor in call.outputs:
             name = _why_not_there(tensor, matched, live, storages, trace, instant)
+            if name == _UNKEPT and call.path in again:
+                name = "outputs that checkpointing computes again"
             if name:
                 items.add(activation, name, -tensor.count_bytes, kind or call.path)
             elif tensor.storage is not None:
@@ -194,7 +201,8 @@ def _activations(
                     activation, "outputs of layers beyond the two largest", made.requested_bytes, made.layer
                 )
             else:
-                name = extra_name(made, types.get(made.layer, ""), is_layer=made.layer in leaves)
+                kind, is_layer = types.get(made.layer, ""), made.layer in leaves
+                name = extra_name(made, kind, is_layer=is_layer, output=place.get(number, 0))
                 items.add(activation, name, made.requested_bytes, made.operator or "outside operators")
 
 
@@ -212,6 +220,8 @@ def _why_not_there(
         return "views counted as memory"
     if number in matched:
         return "in-place results counted twice" if tensor.how == "in place" else "views counted as memory"
+    if trace.categories[number] is Category.TEMPORARY and storages[number].made.phase.endswith("optimizer"):
+        return "outputs made while the optimizer steps"
     if trace.categories[number] is not Category.ACTIVATION:
         return "outputs that are parameters, input or kept elsewhere"
     if number in live:
@@ -220,8 +230,56 @@ def _why_not_there(
     if storage.begin > instant:
         return "outputs not made yet at the peak"
     if storage.release_phase.endswith(_FORWARD):
-        return "outputs that nothing keeps for backward"
+        return _UNKEPT
     return "outputs that backward had already freed"
+
+
+def _computed_again(trace: Trace) -> set[str]:
+    """Return the paths of modules that backward runs a second time, as checkpointing does."""
+    return {
+        e.layer
+        for e in trace.events
+        if e.requested_bytes > 0
+        and e.phase.endswith(_BACKWARD)
+        and trace.categories[e.storage] is Category.ACTIVATION
+    }
+
+
+def _place_in_operator(trace: Trace) -> dict[int, int]:
+    """Return for each storage which request of its operator it is, of those that request several at once."""
+    places: dict[int, int] = {}
+    before, run = "", 0
+    for event in trace.events:
+        operator = event.operator.removeprefix("aten.")
+        run = run + 1 if event.requested_bytes > 0 and operator == before else 0
+        before = operator if event.requested_bytes > 0 else ""
+        if run and operator in REQUESTS:
+            places[event.storage] = run
+    return places
+
+
+def _unreached(items: _Items, counted: Counted, trace: Trace) -> None:
+    """Take out gradients, and what the optimizer keeps, of parameters that never have a gradient."""
+    reached = {
+        layer
+        for category, layer in zip(trace.categories, trace.layers, strict=True)
+        if category is Category.GRADIENT
+    }
+    all_bytes = sum(counted.trained_bytes.values())
+    unreached = {path: size for path, size in counted.trained_bytes.items() if path not in reached}
+    if not reached or not unreached:
+        return
+    for category in (Category.GRADIENT, Category.OPTIMIZER_STATE):
+        whole = counted.categories.get(category, 0)
+        for path, size in unreached.items():
+            items.add(
+                category.value,
+                "gradients of parameters that the loss does not reach"
+                if category is Category.GRADIENT
+                else "optimizer state of parameters that the loss does not reach",
+                -(whole * size // all_bytes),
+                path or "the model itself",
+            )
 
 
 def _lasting(items: _Items, counted: Counted, difference: Mapping[str, int]) -> None:
@@ -245,22 +303,32 @@ def _lasting(items: _Items, counted: Counted, difference: Mapping[str, int]) -> 
             items.add(category.value, fewer if rest < 0 else more, rest, category.value)
 
 
-def _activation_gradients(items: _Items, counted: Counted, difference: Mapping[str, int]) -> None:
-    """Split what the formula counts as gradients of activations into the doubled and the short-lived."""
+def _activation_gradients(
+    items: _Items, counted: Counted, live: set[int], storages: Mapping[int, _Storage], trace: Trace
+) -> None:
+    """Set what the formula counts as gradients of activations against the short-lived that are alive."""
     temporary = Category.TEMPORARY.value
+    types = {m.path: m.type for m in trace.modules}
     seen: set[int] = set()
+    parts: dict[str, int] = defaultdict(int)
     for call in counted.calls if counted.categories.get(Category.TEMPORARY) else ():
         for tensor in call.outputs:
             if tensor.storage is None or tensor.storage in seen:
                 name = "gradients of in-place results and views counted twice"
-                items.add(temporary, name, -tensor.count_bytes, "")
+                items.add(temporary, name, -tensor.count_bytes, types.get(call.path, call.path))
+            else:
+                parts[f"counted for {types.get(call.path) or call.path}"] -= tensor.count_bytes
             if tensor.storage is not None:
                 seen.add(tensor.storage)
-    rest = difference.get(temporary, 0) - items.total(temporary)
+    for number in live:
+        if trace.categories[number] is Category.TEMPORARY:
+            made = storages[number].made
+            parts[f"alive from {made.operator or 'outside operators'}"] += made.requested_bytes
     name = "gradients of activations live only until they are used"
-    items.add(
-        temporary, name if rest < 0 else "short-lived results beyond gradients of activations", rest, ""
-    )
+    if sum(parts.values()) > 0:
+        name = "short-lived results beyond gradients of activations"
+    for part, count in parts.items():
+        items.add(temporary, name, count, part)
 
 
 def _uncounted(items: _Items, live: set[int], storages: Mapping[int, _Storage], trace: Trace) -> None:

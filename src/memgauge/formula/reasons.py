@@ -8,14 +8,24 @@ REMAINDER = "remainder"
 _BACKWARD = "backward"
 
 
-def extra_name(made: MemoryEvent, kind: str, *, is_layer: bool) -> str:
-    """Return what a live activation is that no layer returned, by the operator that made it."""
-    operator = made.operator
+def extra_name(made: MemoryEvent, kind: str, *, is_layer: bool, output: int) -> str:
+    """Return what a live activation is that no layer returned, by the operator that made it.
+
+    Args:
+        made: The request of the storage.
+        kind: The type of the module that was running.
+        is_layer: Whether that module is a layer, with an output that was matched already.
+        output: Which of the operator's requests it is, counted from 0.
+    """
     if made.phase.endswith(_BACKWARD):
         return "activations computed again by checkpointing"
-    for part, name in _BY_OPERATOR:
-        if part in operator:
-            return name
+    operator = made.operator.removeprefix("aten.")
+    if output % REQUESTS.get(operator, 1) > 0:
+        return _BESIDE[operator]
+    if operator in _BY_OPERATOR:
+        return _BY_OPERATOR[operator]
+    if "attention" in operator:
+        return "results and statistics of attention functions"
     if "Dropout" in kind:
         return "masks of dropout"
     if is_layer:
@@ -23,18 +33,28 @@ def extra_name(made: MemoryEvent, kind: str, *, is_layer: bool) -> str:
     return "results of functions between layers"
 
 
-_BY_OPERATOR = (
-    ("max_pool", "indices of pooling"),
-    ("dropout", "masks of dropout"),
-    ("bernoulli", "masks of dropout"),
-    ("norm", "statistics of normalisation"),
-    ("attention", "results and statistics of attention functions"),
-    ("_to_copy", "copies in another element type"),
-    ("clone", "copies in another layout"),
-    ("contiguous", "copies in another layout"),
-    ("log_softmax", "results of the loss"),
-    ("nll_loss", "results of the loss"),
-)
+# Operators that request more than their result, by name: how many requests, and what those beside are.
+_INDICES, _MASK, _STATISTICS = "indices of pooling", "masks of dropout", "statistics of normalisation"
+_SEVERAL = {
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), (2, _INDICES)),
+    **dict.fromkeys(("adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d"), (2, _INDICES)),
+    **dict.fromkeys(("native_dropout", "_fused_dropout"), (2, _MASK)),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "native_batch_norm"), (3, _STATISTICS)),
+    **dict.fromkeys(("cudnn_batch_norm", "miopen_batch_norm"), (4, _STATISTICS)),
+    **dict.fromkeys(("_fused_rms_norm",), (2, _STATISTICS)),
+}
+REQUESTS = {operator: count for operator, (count, _) in _SEVERAL.items()}
+_BESIDE = {operator: name for operator, (_, name) in _SEVERAL.items()}
+
+_BY_OPERATOR = {
+    "bernoulli_": _MASK,
+    "_to_copy": "copies in another element type",
+    "clone": "copies",
+    "_weight_norm_interface": "weights that layers compute from their parameters",
+    "_log_softmax": "results of the loss",
+    "nll_loss_forward": "results of the loss",
+    "nll_loss2d_forward": "results of the loss",
+}
 
 WHY = {
     "rounding by the allocator": "blocks are multiples of the allocator's unit, or larger free ones that it does not split",
@@ -51,7 +71,12 @@ WHY = {
     "statistics of normalisation": "mean and inverse deviation of each channel or row",
     "results and statistics of attention functions": "queries, keys, values, results and log-sums are no layer's output",
     "copies in another element type": "autocast and casts keep a second copy",
-    "copies in another layout": "a reshape that cannot be a view",
+    "copies": "what the program clones, what a reshape that is no view copies, what autograd keeps before an in-place layer",
+    "weights that layers compute from their parameters": "weight normalisation makes the weight anew in each forward pass",
+    "outputs that checkpointing computes again": "checkpointing drops them in the forward pass and makes them again in backward",
+    "outputs made while the optimizer steps": "an optimizer that asks for the loss runs the network in its own phase: short-lived",
+    "optimizer state of parameters that the loss does not reach": "the optimizer passes over parameters without a gradient",
+    "gradients of parameters that the loss does not reach": "the layer is not used, or only by a part that is not trained: it never has a gradient",
     "results of the loss": "log-probabilities and the loss belong to no layer",
     "results of functions between layers": "a sum, a concatenation or an activation written as a function",
     "inputs and intermediate results that layers save": "what a layer's own operators keep for backward",

@@ -10,7 +10,7 @@ All quantities are `int` bytes, or counts without a unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -119,6 +119,7 @@ class LayerTable:
         optimizers: As the workload built them, or the one asked for.
         parameter_bytes, gradient_bytes: Of all parameters; of those that are trained.
         input_bytes: The batch.
+        trained_bytes: Of the parameters that are trained, by the path of their module.
         goes_backward: Whether the step calls backward: training, with or without an optimizer.
         assumptions: What was taken for granted.
         element_types: Of the parameters, by name.
@@ -130,6 +131,7 @@ class LayerTable:
     parameter_bytes: int
     gradient_bytes: int
     input_bytes: int
+    trained_bytes: Mapping[str, int] = field(default_factory=dict)
     goes_backward: bool = True
     assumptions: tuple[str, ...] = ()
     element_types: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ storage, so that formula and trace can be compared tensor by tensor.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -175,16 +176,21 @@ class LayerTableReader:
             UsageError: There is none: nothing was built, called, or shapes change from step to step.
         """
         self._refuse_what_has_no_table()
-        parameters = [t for t, c, _ in tensors_of_roles(self._objects) if c is Category.PARAMETER]
-        trained = [p for p in parameters if p.requires_grad]
+        owned = [(t, path) for t, c, path in tensors_of_roles(self._objects) if c is Category.PARAMETER]
+        parameters = [p for p, _ in owned]
+        trained: dict[str, int] = defaultdict(int)
+        for parameter, path in owned:
+            if parameter.requires_grad:
+                trained[path] += self._bytes(parameter)
         assumptions = [] if self.element_bits is None else [_AS_IF]
         return LayerTable(
             layers=layer_rows(self._paths, self._seen, self._callers, parameters, self._shape),
             calls=tuple(self._calls),
             optimizers=tuple(self._optimizer_use(o) for o in _optimizers(self._objects)),
             parameter_bytes=sum(self._bytes(p) for p in parameters),
-            gradient_bytes=sum(self._bytes(p) for p in trained),
+            gradient_bytes=sum(trained.values()),
             input_bytes=self._input_bytes or 0,
+            trained_bytes=dict(trained),
             goes_backward=self._goes_backward,
             assumptions=tuple(assumptions),
             element_types=tuple(sorted({_name(p.dtype) for p in parameters})),
@@ -235,8 +241,10 @@ class LayerTableReader:
 
     def _batch_bytes(self, batch: Any) -> int:
         """Return the bytes of a batch; tensors that share a storage are counted once."""
-        found = {t.untyped_storage()._cdata: self._bytes(t) for t in tensors_in(batch)}
-        return sum(found.values())
+        found = {t.untyped_storage()._cdata: t for t in tensors_in(batch)}
+        return sum(
+            bytes_of(t.untyped_storage().nbytes() // t.itemsize, self._bits(t.dtype)) for t in found.values()
+        )
 
 
 _AS_IF = (
