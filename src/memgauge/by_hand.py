@@ -112,7 +112,7 @@ def both(
     trace = _predict(workload, place, reader, steps=steps, threads=threads)
     timeline = replay(trace, place, allocator)
     traced = estimate_of(
-        workload, trace, timeline, place, baseline=None, threads=threads, steps=steps, begin_ns=begin_ns
+        workload, trace, place, allocator=allocator, threads=threads, steps=steps, begin_ns=begin_ns
     )
     table = reader.table()
     formula = formula_of(table, workload, place, None)

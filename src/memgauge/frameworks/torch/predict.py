@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from memgauge.devices import Device
+from memgauge.devices.stack import Stack, parse_version
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.trace import Onlooker, trace
 from memgauge.records import Trace
@@ -45,10 +47,24 @@ def predict(
     return trace(workload, device="cpu", steps=steps, workspace=workspace, onlooker=onlooker)
 
 
-def card_of(title: str, capability: tuple[int, int] | None, capacity_bytes: int | None) -> Card:
+def card_of(place: Device, stack: Stack | None = None) -> Card:
     """Return the GPU as a program sees it; an A100 where a fact is not known."""
-    known: dict[str, Any] = {"capability": capability, "total_bytes": capacity_bytes}
-    return replace(Card(name=title), **{key: value for key, value in known.items() if value is not None})
+    known: dict[str, Any] = {
+        "capability": place.compute_capability,
+        "total_bytes": place.capacity_bytes,
+        "stack": stack or installed_stack(),
+    }
+    given = {key: value for key, value in known.items() if value is not None}
+    return replace(Card(name=place.title, is_nvidia=place.is_nvidia), **given)
+
+
+def installed_stack() -> Stack:
+    """Return the versions that are installed here, with torch's own defaults."""
+    cuda = torch.version.cuda
+    return Stack(
+        torch=parse_version(str(torch.__version__), "torch"),
+        cuda=None if cuda is None else parse_version(cuda, "CUDA"),
+    )
 
 
 def threads_of_run(asked: int | None) -> int:
