@@ -31,7 +31,9 @@ def main() -> int:
     parser.add_argument("--half", choices=("build", "report", "both"), default="both")
     parser.add_argument("--limit", type=int, help="at most so many cases of each set, chosen by a hash")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--peers", action="store_true", help="also ask the other predictors that are installed")
+    parser.add_argument(
+        "--peers", action="store_true", help="also ask the other predictors that are installed"
+    )
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     asked = parser.parse_args()
     try:

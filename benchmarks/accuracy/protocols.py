@@ -163,7 +163,7 @@ def xmem_vision(name: str, optimizer: str, batch_size: int, zero_grad: int) -> W
 def xmem_language(name: str, optimizer: str, batch_size: int, zero_grad: int) -> Workload:
     """XMem's loop for transformers: from configuration, 128 tokens, the optimizer made on the host."""
     import_torchvision()
-    make, vocabulary, is_pair = _language_model(name)
+    make, vocabulary = _language_model(name)
 
     def build() -> Any:
         with torch.device("cpu"):
@@ -190,7 +190,6 @@ def xmem_language(name: str, optimizer: str, batch_size: int, zero_grad: int) ->
         if zero_grad == 2:
             optimizer.zero_grad()
 
-    del is_pair
     return Workload(build=build, batch=batch, step=step)
 
 
@@ -219,7 +218,13 @@ def _keep_first_keys() -> None:
     layer.keeps_first = True
 
 
-def _language_model(name: str) -> tuple[Callable[[], nn.Module], int, bool]:
+def _eager(kind: Any, config: Any) -> nn.Module:
+    """Return a model whose attention is written out; T5 has no other in transformers 4.51."""
+    model: nn.Module = kind._from_config(config, attn_implementation="eager")
+    return model
+
+
+def _language_model(name: str) -> tuple[Callable[[], nn.Module], int]:
     import transformers as t
 
     _keep_first_keys()
@@ -229,32 +234,36 @@ def _language_model(name: str) -> tuple[Callable[[], nn.Module], int, bool]:
         config = t.GPTNeoConfig(
             hidden_size=768, num_layers=12, num_heads=12, attention_types=[[["global", "local"], 6]]
         )
-        return lambda: t.GPTNeoForCausalLM(config), config.vocab_size, False
+        return lambda: t.GPTNeoForCausalLM(config), config.vocab_size
     if short.startswith("opt-350m"):
         config = t.OPTConfig(
             hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, ffn_dim=4096,
             word_embed_proj_dim=512, do_layer_norm_before=False,
         )  # fmt: skip
-        return lambda: t.OPTForCausalLM(config), config.vocab_size, False
+        return lambda: t.OPTForCausalLM(config), config.vocab_size
     if short.startswith("opt-125m"):
         config = t.OPTConfig()
-        return lambda: t.OPTForCausalLM(config), config.vocab_size, False
+        return lambda: t.OPTForCausalLM(config), config.vocab_size
     if short.startswith("t5-small"):
         config = t.T5Config(decoder_start_token_id=0, pad_token_id=0)
-        return lambda: t.T5ForConditionalGeneration(config), config.vocab_size, True
+        return lambda: _eager(t.T5ForConditionalGeneration, config), config.vocab_size
     if short.startswith("t5-base"):
         config = t.T5Config(
             d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0, pad_token_id=0
         )
-        return lambda: t.T5ForConditionalGeneration(config), config.vocab_size, True
+        return lambda: _eager(t.T5ForConditionalGeneration, config), config.vocab_size
     if short in ("gpt2", "distilgpt2"):
         config = t.GPT2Config(n_layer=6 if short == "distilgpt2" else 12)
-        return lambda: t.GPT2LMHeadModel(config), config.vocab_size, False
+        return lambda: t.GPT2LMHeadModel(config), config.vocab_size
     raise ValueError(f"no configuration of {name} is known here")
 
 
 def t4_step(model: str, batch_size: int, sequence_length: int | None, image_size: int | None) -> Workload:
-    """torch-preflight's calibration: float16 autocast without a scaler, AdamW, weights loaded in float32."""
+    """torch-preflight's calibration: float16 autocast without a scaler, AdamW, weights loaded in float32.
+
+    Its version of transformers is not recorded. GPT-2 and DistilBERT are read as before 4.46: attention
+    written out, and a loss over a shifted copy of the logits.
+    """
     import_torchvision()
     short = model.partition(" ")[0].partition(":")[2]
 
@@ -268,8 +277,8 @@ def t4_step(model: str, batch_size: int, sequence_length: int | None, image_size
             import transformers as t
 
             made = {
-                "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config()),
-                "distilbert-base-uncased": lambda: t.DistilBertModel(t.DistilBertConfig()),
+                "gpt2": lambda: _eager(t.GPT2LMHeadModel, t.GPT2Config()),
+                "distilbert-base-uncased": lambda: _eager(t.DistilBertModel, t.DistilBertConfig()),
                 "bert-base-uncased": lambda: t.BertModel(t.BertConfig()),
             }[short]()
         return made.train(), torch.optim.AdamW(made.parameters())
@@ -286,7 +295,8 @@ def t4_step(model: str, batch_size: int, sequence_length: int | None, image_size
             if short == "resnet50":
                 loss = cross_entropy(model(x), y)
             elif short == "gpt2":
-                loss = model(x, labels=x).loss
+                logits = model(x).logits[..., :-1, :].contiguous()
+                loss = cross_entropy(logits.view(-1, logits.size(-1)), x[..., 1:].contiguous().view(-1))
             else:
                 loss = model(x).last_hidden_state.float().pow(2).mean()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -93,7 +93,7 @@ def _answer(asked: tuple[Case, bool]) -> dict[str, Any]:
         "device": case.device,
         "measured": case.measured,
         "others": case.others,
-        "facts": {k: v for k, v in case.facts.items()},
+        "facts": dict(case.facts),
         "damaged": case.damaged,
     }
     begin = time.perf_counter()

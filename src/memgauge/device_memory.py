@@ -53,6 +53,7 @@ def device_memory(
     settings: CudaSettings,
     *,
     outside: Range | None = None,
+    quick: bool = False,
 ) -> DeviceMemory:
     """Return what a traced run takes on a card.
 
@@ -62,6 +63,7 @@ def device_memory(
         stack: Versions and switches.
         settings: What PYTORCH_CUDA_ALLOC_CONF sets.
         outside: What the process takes outside torch's allocator; None asks the catalogue.
+        quick: Look for the least capacity only where the verdict depends on it.
     """
     beside, figure = context(place, stack)
     beside = outside or beside
@@ -97,7 +99,9 @@ def device_memory(
         ),
     )
     allocated = max(timeline.allocated_bytes, default=0)
-    least = least_reserved(trace, settings, allocated, unlimited)
+    least = unlimited
+    if not quick or usable is None or _is_close(beside, allocated, unlimited, usable.bytes):
+        least = least_reserved(trace, settings, allocated, unlimited)
     on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
     device = widened(beside.expected + reserved, parts, at_least=0)
     if usable is not None:
@@ -220,6 +224,12 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
         reason=reason,
         least_capacity_bytes=need,
     )
+
+
+def _is_close(beside: Range, allocated: int, reserved: int, usable: int) -> bool:
+    """Return whether a card of `usable` bytes may be too small for `reserved`, but not for `allocated`."""
+    margin = 2 * PLACEMENT_SPREAD * reserved
+    return beside.high + reserved + margin > usable and beside.low + allocated - margin < usable
 
 
 def _within(figure: Range, capacity: int) -> Range:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from memgauge.devices import Device
 from memgauge.devices.stack import Stack, workspace_config_bytes
 from memgauge.records import Range
 from memgauge.units import KIB, MIB
@@ -50,6 +51,13 @@ def cublas_bytes(capability: tuple[int, int] | None, stack: Stack) -> int:
     if capability == (9, 0) or (capability[0] in (10, 12) and stack.torch >= (2, 12)):
         return 32 * MIB
     return 4 * MIB if stack.torch < (1, 13) else 2 * 4096 * KIB + 8 * 16 * KIB
+
+
+def cublas_bytes_of(device: Device, stack: Stack) -> int:
+    """Return the same for a card of the catalogue, or as a device file says."""
+    if device.cublas_workspace is not None and stack.cublas_workspace_config is None:
+        return device.cublas_workspace.bytes
+    return cublas_bytes(device.compute_capability, stack)
 
 
 def cublaslt_bytes(stack: Stack) -> int:

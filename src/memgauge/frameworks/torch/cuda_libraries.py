@@ -52,7 +52,7 @@ class Libraries:
         thread = self._mode.in_backward
         if thread not in self._has_workspace:
             self._has_workspace.add(thread)
-            size = libraries.cublas_bytes(self._card.compute_capability, self._card.stack)
+            size = self._card.cublas_bytes
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
 

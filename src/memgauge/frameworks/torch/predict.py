@@ -6,9 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 
 from memgauge.devices import Device
+from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack, parse_version
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.trace import Onlooker, trace
@@ -49,13 +51,20 @@ def predict(
 
 def card_of(place: Device, stack: Stack | None = None) -> Card:
     """Return the GPU as a program sees it; an A100 where a fact is not known."""
+    stack = stack or installed_stack()
+    usable = place.usable_figure
     known: dict[str, Any] = {
         "capability": place.compute_capability,
-        "total_bytes": place.capacity_bytes,
-        "stack": stack or installed_stack(),
+        "total_bytes": None if usable is None else usable.bytes,
+        "multiprocessors": place.multiprocessors,
     }
     given = {key: value for key, value in known.items() if value is not None}
-    return replace(Card(name=place.title, is_nvidia=place.is_nvidia), **given)
+    card = Card(name=place.title, stack=stack, **given)
+    if (
+        place.compute_capability is None and place.is_nvidia
+    ):  # "cuda": what is here, taken for the default card
+        place = msgspec.structs.replace(place, compute_capability=card.capability)
+    return replace(card, cublas_bytes=cublas_bytes_of(place, stack))
 
 
 def installed_stack() -> Stack:
