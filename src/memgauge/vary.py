@@ -259,7 +259,8 @@ class Varied:
         if value not in self.traced:
             options, sets = self._options, dict(self._sets)
             if self.name in OPTION_NAMES:
-                options = dataclasses.replace(options, **{self.name: value})
+                sized: dict[str, Any] = {self.name: value}
+                options = dataclasses.replace(options, **sized)
             else:
                 sets[self.name] = str(value)
             workload = resolve(self._target, options, sets)
