@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import compare, devices, doctor, estimate, fit, measure, reproduce, zoo
+from memgauge.cli import calibrate, compare, devices, doctor, estimate, fit, measure, reproduce, zoo
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -34,6 +34,7 @@ for _name, _module in (
     ("fit", fit),
     ("compare", compare),
     ("devices", devices),
+    ("calibrate", calibrate),
     ("zoo", zoo),
     ("reproduce", reproduce),
     ("doctor", doctor),

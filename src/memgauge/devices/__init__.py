@@ -8,6 +8,7 @@ libraries        workspaces by library, architecture and shape
 
 from __future__ import annotations
 
+import os
 import tomllib
 from functools import cache
 from importlib import resources
@@ -95,6 +96,8 @@ def find(name: str) -> Device:
     """
     if name.endswith(".toml"):
         return read_device_file(Path(name))
+    if name == "cuda" and calibration_file().is_file():
+        return read_device_file(calibration_file())
     found = catalogue().get(name)
     if found is None:
         raise UsageError(
@@ -102,6 +105,12 @@ def find(name: str) -> Device:
             "and a file such as card.toml can describe another (docs/devices.md)"
         )
     return found
+
+
+def calibration_file() -> Path:
+    """Return where `memgauge calibrate` keeps what it measured: in the user's configuration folder."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "memgauge" / "device.toml"
 
 
 def gpus() -> list[Device]:
