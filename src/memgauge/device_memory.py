@@ -45,6 +45,7 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     fits: Fits
     uncertainty: tuple[Uncertainty, ...]
     assumptions: tuple[str, ...]
+    unmodelled: tuple[str, ...]
 
 
 def device_memory(
@@ -117,6 +118,7 @@ def device_memory(
         fits=verdict(need, device, place),
         uncertainty=parts,
         assumptions=_assumptions(place, figure, outside, stack),
+        unmodelled=_unmodelled(trace),
     )
 
 
@@ -260,6 +262,22 @@ def _within(figure: Range, capacity: int) -> Range:
     if figure.expected > capacity:
         return figure
     return Range(low=figure.low, expected=figure.expected, high=min(figure.high, capacity))
+
+
+def _unmodelled(trace: Trace) -> tuple[str, ...]:
+    """Name what the process may take beyond what is modelled."""
+    lines = [
+        "scratch of reductions and normalisation, copies that kernels make of inputs in an unusual layout",
+        "pools of CUDA graphs and of further streams, NCCL, libraries that ask the driver themselves",
+        "pinned host memory; data loaders",
+    ]
+    if any(s.mechanism == libraries.CONVOLUTION for s in trace.scratch.values()):
+        lines.insert(
+            0,
+            "which plan cuDNN chooses for a convolution: its workspace is taken as nothing, and at most as "
+            "copies in the layout of tensor cores",
+        )
+    return tuple(lines)
 
 
 def _basis(figure: Figure) -> str:

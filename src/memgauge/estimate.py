@@ -160,7 +160,7 @@ def estimate_of(
         steps=steps,
         elapsed_ns=time.perf_counter_ns() - begin_ns,
         assumptions=(*trace.assumptions, *(on_card.assumptions if on_card else ())),
-        unmodelled=tuple(trace.unmodelled),
+        unmodelled=(*trace.unmodelled, *(on_card.unmodelled if on_card else ())),
         unknown=unknown,
         versions=predict.versions(),
         fits=verdict,
