@@ -58,6 +58,8 @@ def run(cases: list[Case], out: Path, *, jobs: int, peers: bool) -> None:
         out.open("a", encoding="utf-8") as lines,
         context_.Pool(jobs, _quiet, maxtasksperchild=_TASKS_PER_WORKER) as pool,
     ):
+        if out.stat().st_size and not out.read_text(encoding="utf-8").endswith("\n"):
+            lines.write("\n")  # a line that was cut off stays alone
         answers = pool.imap_unordered(_answer, [(case, peers) for case in left])
         for number, row in enumerate(answers, start=1):
             lines.write(json.dumps(row) + "\n")

@@ -77,7 +77,7 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
 def test_a_device_file_with_missing_or_absurd_figures_is_refused(
     tmp_path: Path, text: str, said: str
 ) -> None:
-    with pytest.raises(UsageError, match="card.toml") as caught:
+    with pytest.raises(UsageError, match=r"card\.toml") as caught:
         devices.find(write(tmp_path, text))
     assert said in str(caught.value)
 
