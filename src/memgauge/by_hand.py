@@ -15,6 +15,7 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import PRECISIONS, TargetOptions
 from memgauge.devices import Device
+from memgauge.devices.stack import Stack
 from memgauge.errors import TraceError, UsageError, missing_extra
 from memgauge.estimate import estimate_of, replay, traced
 from memgauge.explain.peak import first_peak
@@ -84,6 +85,7 @@ def both(
     options: TargetOptions | None = None,
     sets: Mapping[str, str] | None = None,
     allocator: CudaSettings | None = None,
+    stack: Stack | None = None,
 ) -> Both:
     """Return formula and trace of the same workload side by side, and the gap with every byte named.
 
@@ -95,6 +97,7 @@ def both(
         options: Batch size and the like, for TARGETs that take them.
         sets: Arguments of a TARGET's function, as text.
         allocator: Settings of the CUDA caching allocator.
+        stack: Versions and switches of the software on a card.
 
     Raises:
         UsageError: There is no layer table to calculate with, or a name is unknown.
@@ -109,10 +112,17 @@ def both(
     from memgauge.frameworks.torch import predict
 
     threads = predict.threads_of_run(threads)
-    trace = _predict(workload, place, reader, steps=steps, threads=threads)
+    trace = _predict(workload, place, reader, steps=steps, threads=threads, stack=stack)
     timeline = replay(trace, place, allocator)
     traced = estimate_of(
-        workload, trace, timeline, place, baseline=None, threads=threads, steps=steps, begin_ns=begin_ns
+        workload,
+        trace,
+        place,
+        allocator=allocator,
+        stack=stack,
+        threads=threads,
+        steps=steps,
+        begin_ns=begin_ns,
     )
     table = reader.table()
     formula = formula_of(table, workload, place, None)
@@ -217,12 +227,20 @@ def _optimizer_asked(
 _WITH_RECIPE = ("zoo", "torchvision", "timm", "transformers")
 
 
-def _predict(workload: Workload, place: Device, reader: LayerTableReader, *, steps: int, threads: int) -> Any:
+def _predict(
+    workload: Workload,
+    place: Device,
+    reader: LayerTableReader,
+    *,
+    steps: int,
+    threads: int,
+    stack: Stack | None = None,
+) -> Any:
     """Trace with the reader looking on; what cannot be followed has no layer table either."""
     from memgauge.frameworks.torch.layer_table import no_table
 
     try:
-        return traced(workload, place, steps=steps, threads=threads, onlooker=reader)
+        return traced(workload, place, steps=steps, threads=threads, onlooker=reader, stack=stack)
     except TraceError as error:
         raise UsageError(no_table(str(error))) from error
 

@@ -16,7 +16,9 @@ import msgspec
 from memgauge import devices
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.allocators.settings import CudaSettings
+from memgauge.device_memory import DeviceMemory, device_memory
 from memgauge.devices import Device
+from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.peak import account
 from memgauge.host import Host, host_memory, memory_total_bytes
@@ -37,6 +39,7 @@ def estimate(
     options: TargetOptions | None = None,
     sets: Mapping[str, str] | None = None,
     allocator: CudaSettings | None = None,
+    stack: Stack | None = None,
     host: bool = True,
 ) -> Estimate:
     """Return the predicted memory of `steps` steps of a workload on `device`.
@@ -49,6 +52,7 @@ def estimate(
         options: Batch size and the like, for TARGETs that take them.
         sets: Arguments of a TARGET's function, as text.
         allocator: Settings of the CUDA caching allocator.
+        stack: Versions of torch and CUDA and switches of their libraries; what is installed here if None.
         host: Also predict the resident memory of the process (CPU only). Its import
             baseline is measured in a fresh process, which takes a second or two.
 
@@ -72,20 +76,35 @@ def estimate(
     if isinstance(workload, str):
         workload = resolve(workload, options or TargetOptions(), sets or {})
     threads = predict.threads_of_run(threads)
-    trace = traced(workload, place, steps=steps, threads=threads)
-    timeline = replay(trace, place, allocator)
+    if stack is None and place.kind == "cuda":
+        stack = predict.installed_stack()
+    trace = traced(workload, place, steps=steps, threads=threads, stack=stack)
     return estimate_of(
-        workload, trace, timeline, place, baseline=baseline, threads=threads, steps=steps, begin_ns=begin_ns
+        workload,
+        trace,
+        place,
+        allocator=allocator,
+        stack=stack,
+        baseline=baseline,
+        threads=threads,
+        steps=steps,
+        begin_ns=begin_ns,
     )
 
 
 def traced(
-    workload: Workload, place: Device, *, steps: int, threads: int, onlooker: Onlooker | None = None
+    workload: Workload,
+    place: Device,
+    *,
+    steps: int,
+    threads: int,
+    onlooker: Onlooker | None = None,
+    stack: Stack | None = None,
 ) -> Trace:
     """Return the trace of a run on `place`; `onlooker` is shown what is built and called."""
     from memgauge.frameworks.torch import predict
 
-    card = predict.card_of(place.title, place.compute_capability, place.capacity_bytes)
+    card = predict.card_of(place, stack)
     return predict.predict(
         workload, kind=place.kind, steps=steps, threads=threads, card=card, onlooker=onlooker
     )
@@ -94,21 +113,23 @@ def traced(
 def estimate_of(
     workload: Workload,
     trace: Trace,
-    timeline: Timeline,
     place: Device,
     *,
-    baseline: Host | None,
-    threads: int,
+    allocator: CudaSettings | None = None,
+    stack: Stack | None = None,
+    baseline: Host | None = None,
+    threads: int = 1,
     steps: int,
     begin_ns: int,
 ) -> Estimate:
-    """Return the estimate that a replayed trace amounts to.
+    """Return the estimate that a trace amounts to.
 
     Args:
         workload: What was traced; its description is kept.
         trace: What was asked for.
-        timeline: Where the device's allocator put it.
         place: The device.
+        allocator: Settings of the CUDA caching allocator.
+        stack: Versions and switches, for a card; what is installed here if None.
         baseline: Resident memory before the run; None leaves host memory unknown.
         threads: CPU threads of the run.
         steps: Steps of the run.
@@ -116,8 +137,18 @@ def estimate_of(
     """
     from memgauge.frameworks.torch import predict
 
+    on_card: DeviceMemory | None = None
+    if place.kind == "cuda":
+        on_card = device_memory(trace, place, stack or predict.installed_stack(), allocator or CudaSettings())
+    timeline = replay(trace, place) if on_card is None else on_card.timeline
     peak, at_peak, phases, layers = account(trace, timeline)
-    peak, unknown = _process_memory(peak, trace, place, baseline)
+    if on_card is None:
+        peak, unknown = _host(peak, trace, baseline)
+        verdict = _fits_memory(peak, memory_total_bytes())
+    else:
+        peak = msgspec.structs.replace(peak, device_bytes=on_card.device)
+        unknown = {"peak.host_bytes": _NO_HOST}
+        verdict = on_card.fits
     return Estimate(
         workload=dict(workload.description),
         device={"name": place.name, "title": place.title, "kind": place.kind},
@@ -128,56 +159,38 @@ def estimate_of(
         threads=threads if place.kind == "cpu" else None,
         steps=steps,
         elapsed_ns=time.perf_counter_ns() - begin_ns,
-        assumptions=tuple(trace.assumptions),
-        unmodelled=tuple(trace.unmodelled),
+        assumptions=(*trace.assumptions, *(on_card.assumptions if on_card else ())),
+        unmodelled=(*trace.unmodelled, *(on_card.unmodelled if on_card else ())),
         unknown=unknown,
         versions=predict.versions(),
-        fits=fits(peak, place),
+        fits=verdict,
+        uncertainty=on_card.uncertainty if on_card else (),
     )
+
+
+_NO_HOST = "resident memory of a CUDA process is not known until this machine is calibrated"
 
 
 def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) -> Timeline:
     """Place the trace's events as the device's allocator would."""
     if device.kind == "cpu":
         return cpu.replay(trace.events)
-    return cuda_caching.replay(trace.events, allocator or CudaSettings())
+    return cuda_caching.replay(trace.events, allocator or CudaSettings(), releases=trace.cache_releases)
 
 
-def _process_memory(
-    peak: Peak, trace: Trace, device: Device, baseline: Host | None
-) -> tuple[Peak, dict[str, str]]:
-    """Add what the process takes beyond the allocator, or say why that is not known."""
-    if device.kind == "cpu":
-        unknown = {
-            "peak.device_bytes": "a CPU run takes no device memory",
-            "peak.reserved_bytes": "torch keeps no reserve on the CPU",
-        }
-        if baseline is None:
-            return peak, {**unknown, "peak.host_bytes": "not asked for (host=False)"}
-        baseline_bytes = baseline.baseline_bytes()
-        if baseline_bytes is None:
-            return peak, {**unknown, "peak.host_bytes": baseline.reason}
-        resident = host_memory(trace, baseline_bytes, baseline.has_dynamo)
-        return msgspec.structs.replace(peak, host_bytes=resident, host_baseline_bytes=baseline_bytes), unknown
-    return peak, {
-        "peak.device_bytes": "the CUDA context and library workspaces of this device are not modelled yet",
-        "peak.host_bytes": "resident memory of a CUDA process is not known until this machine is calibrated",
+def _host(peak: Peak, trace: Trace, baseline: Host | None) -> tuple[Peak, dict[str, str]]:
+    """Add the resident memory of a CPU run, or say why that is not known."""
+    unknown = {
+        "peak.device_bytes": "a CPU run takes no device memory",
+        "peak.reserved_bytes": "torch keeps no reserve on the CPU",
     }
-
-
-def fits(peak: Peak, device: Device) -> Fits:
-    """Say whether the run fits: by the resident range on the CPU, by tensors alone on a GPU."""
-    if device.kind == "cpu":
-        return _fits_memory(peak, memory_total_bytes())
-    capacity, reserved = device.capacity_bytes, peak.reserved_bytes or 0
-    if capacity is None:
-        reason = "the capacity is read on the machine that has the device"
-        return Fits(verdict="uncertain", capacity_bytes=None, free_bytes=None, reason=reason)
-    free = capacity - reserved
-    if (peak.allocated_bytes or 0) > capacity:
-        return Fits(verdict="no", capacity_bytes=capacity, free_bytes=free)
-    reason = "tensors fit; the CUDA context and library workspaces, which come on top, are not modelled yet"
-    return Fits(verdict="uncertain", capacity_bytes=capacity, free_bytes=free, reason=reason)
+    if baseline is None:
+        return peak, {**unknown, "peak.host_bytes": "not asked for (host=False)"}
+    baseline_bytes = baseline.baseline_bytes()
+    if baseline_bytes is None:
+        return peak, {**unknown, "peak.host_bytes": baseline.reason}
+    resident = host_memory(trace, baseline_bytes, baseline.has_dynamo)
+    return msgspec.structs.replace(peak, host_bytes=resident, host_baseline_bytes=baseline_bytes), unknown
 
 
 def _fits_memory(peak: Peak, capacity: int | None) -> Fits:

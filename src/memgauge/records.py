@@ -45,6 +45,17 @@ class MemoryEvent(NamedTuple):
     operator: str  # e.g. "aten.addmm", "" outside every operator
 
 
+class Scratch(NamedTuple):
+    """What a library takes for itself, which is known within limits only.
+
+    The event of its storage has the expected size.
+    """
+
+    mechanism: str  # a key of `devices.mechanisms`: "cublas", "cudnn convolution", ...
+    low_bytes: int
+    high_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """One module of the workload, as declared."""
@@ -61,7 +72,9 @@ class Trace:
 
     `events` is in program order; a storage is requested once and released at
     most once. `categories[s]` and `layers[s]` say what storage `s` was for and
-    which module owns it.
+    which module owns it. `scratch` has the storages whose size is a library's choice.
+    Before each event in `cache_releases` the allocator gives its cached memory back
+    (`torch.cuda.empty_cache()`).
     """
 
     events: Sequence[MemoryEvent]
@@ -70,6 +83,8 @@ class Trace:
     modules: Sequence[Module] = ()
     assumptions: Sequence[str] = ()
     unmodelled: Sequence[str] = ()
+    scratch: Mapping[int, Scratch] = field(default_factory=dict)
+    cache_releases: Sequence[int] = ()  # indices of events, ascending
     uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 
@@ -94,6 +109,15 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: int
     expected: int
     high: int
+
+
+class Uncertainty(msgspec.Struct, frozen=True, kw_only=True):
+    """One source of a range's width: half-widths that cover 95 %, and what they rest on."""
+
+    source: str  # "context", "workspaces" or "placement"
+    low_bytes: int
+    high_bytes: int
+    basis: str
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +169,7 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
     free_bytes: int | None
     reason: str = ""
+    least_capacity_bytes: Range | None = None  # usable memory below which it does not run, context included
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +194,7 @@ class Estimate(Account, frozen=True, kw_only=True, tag_field="schema", tag="memg
     """What a run will take, said before it runs."""
 
     fits: Fits | None = None
+    uncertainty: tuple[Uncertainty, ...] = ()  # where the width of `peak.device_bytes` comes from, 95 %
 
 
 class Measurement(Account, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.measurement/1"):

@@ -395,3 +395,97 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), said) == (141, b"")
+
+
+# --- cards, values, the largest that fits
+
+
+def test_devices_explains_one_with_sources(capfd: Capture) -> None:
+    assert main(["devices", "nvidia-a100-40gb", "--torch", "2.6", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["schema"] == "memgauge.device/1"
+    facts = {fact["what"]: fact for fact in said["facts"]}
+    assert facts["cuBLAS workspace, each of two threads"]["bytes"]["expected"] == 8_519_680
+    assert facts["usable"]["grade"] == "others" and "bottlerocket" in facts["usable"]["source"]
+    assert facts["context"]["bytes"]["low"] < facts["context"]["bytes"]["high"]
+
+
+def test_devices_explains_one_in_words(capfd: Capture) -> None:
+    assert main(["devices", "nvidia-t4"]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "turing" in out and "compute capability 7.5" in out and "torch-preflight" in out.replace(" ", "")
+
+
+def test_an_estimate_for_a_card_has_a_range_a_verdict_and_its_reasons(capfd: Capture) -> None:
+    assert main(["estimate", "zoo:mlp", "--device", "nvidia-t4", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    device = said["peak"]["device_bytes"]
+    assert device["low"] < device["expected"] < device["high"]
+    assert said["fits"]["verdict"] == "yes"
+    assert said["fits"]["least_capacity_bytes"]["expected"] <= device["expected"]
+    assert {part["source"] for part in said["uncertainty"]} == {"context", "workspaces", "placement"}
+    assert any("pools of CUDA graphs" in line for line in said["unmodelled"])
+
+
+def test_what_is_too_large_for_a_card_ends_with_one(capfd: Capture) -> None:
+    arguments = ("estimate", "zoo:vgg16", "--device", "nvidia-rtx-4060", "--batch-size", "512", "--json")
+    assert main(list(arguments)) == 1
+    said = json.loads(capfd.readouterr().out)
+    assert said["fits"]["verdict"] == "no" and said["fits"]["free_bytes"] < 0
+
+
+def test_a_described_card_is_a_device(tmp_path: Path, capfd: Capture) -> None:
+    card = tmp_path / "card.toml"
+    card.write_text('[[device]]\nname = "tiny"\ncapacity_bytes = 300_000_000\ncompute_capability = [8, 6]\n')
+    assert main(["estimate", "zoo:mlp", "--device", str(card), "--json"]) in (0, 1)
+    assert json.loads(capfd.readouterr().out)["device"]["name"] == "tiny"
+
+
+def test_the_whole_catalogue_in_one_table(capfd: Capture) -> None:
+    assert main(["estimate", "zoo:mlp", "--device", "all", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["schema"] == "memgauge.catalogue/1" and len(said["rows"]) >= 22
+    assert main(["estimate", "zoo:mlp", "--device", "all"]) == 0
+    assert "nvidia-h200" in capfd.readouterr().out
+
+
+def test_values_of_an_argument_in_one_table(capfd: Capture) -> None:
+    arguments = ["estimate", "zoo:torres-cnn", "--device", "nvidia-t4", "--vary", "batch_size=16,32"]
+    assert main([*arguments, "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert [row["value"] for row in said["rows"]] == [16, 32]
+    assert main(arguments) == 0
+    assert "affine" in capfd.readouterr().out
+
+
+def test_fit_says_surely_and_probably(capfd: Capture) -> None:
+    assert main(["fit", "zoo:torres-cnn", "--device", "nvidia-rtx-4060", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["schema"] == "memgauge.fit/1"
+    assert 1 <= said["surely"] <= said["probably"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("estimate zoo:mlp --device nvidia-t5", "nvidia-t4"),
+        ("estimate zoo:mlp --device all --method both", "--method trace"),
+        ("estimate zoo:mlp --device all --vary batch_size=8", "one --device"),
+        ("estimate zoo:mlp --cudnn benchmark", "change nothing on the CPU"),
+        ("estimate zoo:mlp --device nvidia-t4 --cudnn off,benchmark", "cuDNN is off"),
+        ("estimate zoo:mlp --device nvidia-t4 --cudnn benchmark,no-benchmark", "contradicts"),
+        ("estimate zoo:mlp --device nvidia-t4 --cudnn fast", "'fast'"),
+        ("estimate zoo:mlp --device nvidia-t4 --torch two", "'two'"),
+        ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
+        ("estimate zoo:mlp --device nvidia-t4 --alloc-conf max_split_size_mb:1", "max_split_size_mb:1"),
+        ("estimate zoo:mlp --device cpu --vary batch_size=8", "--device cpu"),
+        ("estimate zoo:mlp --device nvidia-t4 --vary batch_size=x", "'x'"),
+        ("fit zoo:mlp --device cuda", "--device cuda"),
+        ("fit zoo:mlp --device nvidia-t4 --batch-size 8", "both given and varied"),
+        ("fit zoo:mlp --device nvidia-t4 --vary batch_size=8", "name one argument"),
+    ],
+)
+def test_bad_input_about_cards_is_named(arguments: str, said: str, capfd: Capture) -> None:
+    assert main(arguments.split()) == 2
+    captured = capfd.readouterr()
+    assert said in captured.err and "Traceback" not in captured.err and captured.out == ""

@@ -40,6 +40,7 @@ def replay(
     capacity_bytes: int | None = None,
     *,
     total_bytes: int | None = None,
+    releases: Iterable[int] = (),
 ) -> Timeline:
     """Place every event as PyTorch would on one stream of one GPU; return occupancy after each.
 
@@ -50,12 +51,13 @@ def replay(
             without contexts and other processes. None: it never ends, so nothing is given back.
         total_bytes: The card's whole memory, of which `per_process_memory_fraction` is a
             fraction; `capacity_bytes` where it is not known.
+        releases: Indices of events before which `torch.cuda.empty_cache()` is called.
 
     Raises:
         OutOfMemory: A request does not fit; carries the timeline until then.
         TraceError: The events are not a trace (see `walk`).
     """
-    return walk(events, CudaCachingAllocator(settings, capacity_bytes, total_bytes=total_bytes))
+    return walk(events, CudaCachingAllocator(settings, capacity_bytes, total_bytes=total_bytes), releases)
 
 
 def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) -> int:

@@ -30,6 +30,9 @@ class Allocator(Protocol):
     def free(self, block: Block) -> None:
         """Take back a block that `allocate` returned."""
 
+    def release_cached(self) -> None:
+        """Give everything that is held but not handed out back to the driver, where there is one."""
+
 
 class OutOfMemory(MemgaugeError):
     """A request did not fit, even after everything cached was given back.
@@ -67,12 +70,13 @@ class OutOfMemory(MemgaugeError):
         return f"out of memory at event {self.event_index}: {wanted} on top of {held}"
 
 
-def walk(events: Iterable[MemoryEvent], allocator: Allocator) -> Timeline:
+def walk(events: Iterable[MemoryEvent], allocator: Allocator, releases: Iterable[int] = ()) -> Timeline:
     """Hand every event to `allocator`, in order, and return occupancy after each.
 
     Args:
         events: Requests and releases in program order. A request of 0 bytes gets no block.
         allocator: A fresh allocator; the walk is the only one to use it.
+        releases: Indices of events, ascending, before which the cache is given back.
 
     Raises:
         TraceError: A storage is requested twice, or released without being held or by another amount.
@@ -86,7 +90,12 @@ def walk(events: Iterable[MemoryEvent], allocator: Allocator) -> Timeline:
     live: dict[int, Block] = {}
     block_bytes: dict[int, int] = {}
     requested_bytes = 0
+    upcoming = iter(releases)
+    release_at = next(upcoming, -1)
     for index, event in enumerate(events):
+        while release_at == index:
+            allocator.release_cached()
+            release_at = next(upcoming, -1)
         storage, change_bytes = event.storage, event.requested_bytes
         if change_bytes > 0:
             if storage in block_bytes:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import compare, devices, doctor, estimate, measure, reproduce, zoo
+from memgauge.cli import calibrate, compare, devices, doctor, estimate, fit, measure, reproduce, zoo
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -31,13 +31,15 @@ app = typer.Typer(
 for _name, _module in (
     ("estimate", estimate),
     ("measure", measure),
+    ("fit", fit),
     ("compare", compare),
     ("devices", devices),
+    ("calibrate", calibrate),
     ("zoo", zoo),
     ("reproduce", reproduce),
     ("doctor", doctor),
 ):
-    _needs_arguments = _name in ("estimate", "measure", "compare")
+    _needs_arguments = _name in ("estimate", "measure", "fit", "compare")
     app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG)(_module.command)
 
 

@@ -2,27 +2,148 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from memgauge.cli import options
 from memgauge.cli.output import show, show_json
 
-EPILOG = "Example: memgauge devices --json"
+if TYPE_CHECKING:
+    from memgauge.cli.documents import DeviceFacts
+
+EPILOG = (
+    "Example: memgauge devices nvidia-a100-40gb --torch 2.6\n\n"
+    "A card that is not listed can be described in a file: memgauge devices card.toml (docs/devices.md)"
+)
 
 
-def command(as_json: options.AsJson = False) -> None:
-    """List the devices that --device knows, with their memory."""
+def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", show_default=False, help="One device, or a device file: what is known of it."
+        ),
+    ] = None,
+    torch_version: options.TorchVersion = None,
+    cuda_version: options.CudaVersion = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the devices that --device knows, or explain one: each figure with its source and grade."""
     from memgauge import devices
+    from memgauge.cli.documents import Devices
+    from memgauge.devices.stack import Stack
 
+    stack = options.stack_of(torch_version, cuda_version) or Stack()
+    if name is not None:
+        facts = _facts(name, stack)
+        if as_json:
+            show_json(facts)
+        else:
+            _explain(facts)
+        return
     found = tuple(devices.catalogue().values())
     if as_json:
-        from memgauge.cli.documents import Devices
-
         show_json(Devices(devices=found))
         return
-    from memgauge.report.tables import grid, plain
+    from memgauge.devices.context import context
+    from memgauge.report.tables import format_range, grid, plain
     from memgauge.units import format_bytes
 
-    table = grid("device", "memory", "title", flexible="title")
+    table = grid("device", "memory", "usable", "", "context", "", "title", flexible="title")
     for device in found:
-        size = "read here" if device.capacity_bytes is None else format_bytes(device.capacity_bytes)
-        table.add_row(plain(device.name), size, plain(device.title))
+        usable = device.usable_figure
+        if usable is None:
+            table.add_row(plain(device.name), "read here", "", "", "", "", plain(device.title))
+            continue
+        beside, figure = context(device, stack)
+        table.add_row(
+            plain(device.name),
+            format_bytes(device.capacity_bytes),
+            format_bytes(usable.bytes),
+            usable.grade,
+            format_range(beside),
+            figure.grade,
+            plain(device.title),
+        )
     show(table)
+
+
+def _facts(name: str, stack: object) -> DeviceFacts:
+    from memgauge import devices
+    from memgauge.cli.documents import DeviceFacts, Fact
+    from memgauge.devices import libraries
+    from memgauge.devices.context import context
+    from memgauge.devices.stack import Stack
+    from memgauge.records import Range
+
+    assert isinstance(stack, Stack)
+    device = devices.find(name)
+    facts: list[Fact] = []
+
+    def add(what: str, figure: Range | int | None, grade: str, source: str) -> None:
+        if figure is not None:
+            size = figure if isinstance(figure, Range) else Range(low=figure, expected=figure, high=figure)
+            facts.append(Fact(what=what, bytes=size, grade=grade, source=source))
+
+    add("capacity", device.capacity_bytes, "vendor", device.source)
+    usable = device.usable_figure
+    if usable is not None:
+        add("usable", usable.bytes, usable.grade, usable.source)
+    if device.kind == "cuda":
+        beside, figure = context(device, stack)
+        add("context", beside, figure.grade, figure.source)
+        size = libraries.cublas_bytes_of(device, stack)
+        workspace = device.cublas_workspace
+        grade, source = (
+            (workspace.grade, workspace.source)
+            if workspace
+            else ("vendor", libraries.MECHANISMS[libraries.CUBLAS])
+        )
+        add("cuBLAS workspace, each of two threads", size, grade, source)
+        add(
+            "cuBLASLt workspace, each product",
+            libraries.cublaslt_bytes(stack),
+            "vendor",
+            libraries.MECHANISMS[libraries.CUBLASLT],
+        )
+    return DeviceFacts(
+        device=device,
+        torch=".".join(map(str, stack.torch)),
+        cuda=".".join(map(str, stack.cuda_version)),
+        loads_modules="lazily" if stack.is_lazy else "all at once",
+        facts=tuple(facts),
+        mechanisms=dict(libraries.MECHANISMS),
+    )
+
+
+def _explain(facts: DeviceFacts) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from memgauge.report.tables import format_range, grid, plain
+    from memgauge.report.text import bullets, section
+
+    device = facts.device
+    head = Text(plain(device.name).plain, style="bold").append(f": {plain(device.title).plain}")
+    said = [device.architecture] if device.architecture else []
+    if device.compute_capability:
+        said.append("compute capability {}.{}".format(*device.compute_capability))
+    if device.multiprocessors and device.threads_per_multiprocessor:
+        said.append(
+            f"{device.multiprocessors} multiprocessors of {device.threads_per_multiprocessor} threads"
+        )
+    said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
+    table = grid("figure", "amount", "grade", "source", flexible="source")
+    for fact in facts.facts:
+        table.add_row(fact.what, format_range(fact.bytes), fact.grade, plain(fact.source))
+    scratch = [f"{name}: {why}" for name, why in facts.mechanisms.items()]
+    show(
+        Group(
+            head,
+            Text("; ".join(said), style="dim"),
+            Text(),
+            table,
+            *section("Taken by libraries while they work", *bullets(scratch)),
+        )
+    )

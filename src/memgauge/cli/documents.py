@@ -6,12 +6,33 @@ import msgspec
 
 from memgauge.devices import Device
 from memgauge.formula.records import ZooNetwork
+from memgauge.records import Range
 
 
 class Devices(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.devices/1"):
     """The catalogue of devices."""
 
     devices: tuple[Device, ...]
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a device: its 95 % range, how it is known and from where."""
+
+    what: str
+    bytes: Range
+    grade: str
+    source: str
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.device/1"):
+    """What is known of one device under one stack of software."""
+
+    device: Device
+    torch: str
+    cuda: str
+    loads_modules: str
+    facts: tuple[Fact, ...]
+    mechanisms: dict[str, str]
 
 
 class Zoo(msgspec.Struct, frozen=True, tag_field="schema", tag="memgauge.zoo/1"):

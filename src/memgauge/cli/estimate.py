@@ -15,6 +15,7 @@ from memgauge.errors import UsageError
 
 if TYPE_CHECKING:
     from memgauge.allocators.settings import CudaSettings
+    from memgauge.devices.stack import Stack
     from memgauge.formula.records import Both, Formula
     from memgauge.records import Estimate
 
@@ -39,6 +40,12 @@ def command(
     steps: options.Steps = 3,
     threads: options.Threads = None,
     alloc_conf: options.AllocConf = None,
+    torch_version: options.TorchVersion = None,
+    cuda_version: options.CudaVersion = None,
+    cudnn: options.Cudnn = None,
+    tf32: options.Tf32 = None,
+    cublas_workspace: options.CublasWorkspace = None,
+    vary: options.Vary = None,
     method: options.Method = "trace",
     layers: options.LayersIfAsked = None,
     as_json: options.AsJson = False,
@@ -60,7 +67,12 @@ def command(
         mode,
         checkpointing,
     )
+    stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
     allocator = _allocator(alloc_conf, device)
+    _refuse_contradictions(device, stack, method, vary)
+    if device == "all" or vary is not None:
+        _show_many(target, device, vary, asked, arguments, steps, allocator, stack, out, as_json=as_json)
+        return
     if method == "formula":
         _refuse_for_formula(allocator)
         with running(f"calculating {target}"):
@@ -77,7 +89,7 @@ def command(
             from memgauge.estimate import estimate as run
 
         facts = {"device": device, "steps": steps, "threads": threads, "options": asked, "sets": arguments}
-        result = run(target, allocator=allocator, **facts)
+        result = run(target, allocator=allocator, stack=stack, **facts)
     if method == "both":
         _show_formula(result, count, out, as_json=as_json)
         result = result.trace
@@ -88,6 +100,60 @@ def command(
 
 
 _METHODS = ("trace", "formula", "both")
+
+
+def _refuse_contradictions(device: str, stack: Stack | None, method: str, vary: str | None) -> None:
+    from memgauge import devices
+
+    if device == "all":
+        if method != "trace":
+            raise UsageError(f"--device all needs --method trace (given: {method})")
+        if vary is not None:
+            raise UsageError(
+                "--vary goes with one --device; memgauge fit finds the largest value for one card"
+            )
+    elif stack is not None and devices.find(device).kind == "cpu":
+        raise UsageError(
+            "--torch, --cuda, --cudnn, --tf32 and --cublas-workspace change nothing on the CPU; "
+            "add --device with a GPU's name"
+        )
+    elif vary is not None and method != "trace":
+        raise UsageError(f"--vary needs --method trace (given: {method})")
+
+
+def _show_many(
+    target: str,
+    device: str,
+    vary: str | None,
+    asked: Any,
+    arguments: dict[str, str],
+    steps: int,
+    allocator: CudaSettings | None,
+    stack: Stack | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Show one table: over the catalogue, or over the values of one argument."""
+    from memgauge import vary as varied
+    from memgauge.report.many import catalogue_view, curve_view
+
+    facts = {"options": asked, "sets": arguments, "steps": steps, "allocator": allocator, "stack": stack}
+    result: Any
+    if vary is None:
+        with running(f"predicting {target} on every card of the catalogue"):
+            result = varied.over_catalogue(target, **facts)
+        view = catalogue_view(result)
+    else:
+        name, values = varied.parse_values(vary)
+        with running(f"predicting {target} for {len(values)} values of {name}"):
+            result = varied.curve(target, device=device, name=name, values=values, **facts)
+        view = curve_view(result)
+    save_json(result, out)
+    if as_json:
+        show_json(result)
+    else:
+        show(view)
 
 
 def _refuse_for_formula(allocator: CudaSettings | None) -> None:
@@ -127,6 +193,6 @@ def _allocator(text: str | None, device: str) -> CudaSettings | None:
     from memgauge.allocators.settings import parse_cuda_settings
 
     settings = parse_cuda_settings(text)
-    if devices.find(device).kind == "cpu":
+    if device != "all" and devices.find(device).kind == "cpu":
         raise UsageError("--alloc-conf changes nothing on the CPU; add --device with a GPU's name")
     return settings

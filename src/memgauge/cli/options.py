@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from memgauge.arguments import TargetOptions
+from memgauge.arguments import TargetOptions, check_choice
+from memgauge.devices.stack import Stack, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
 
@@ -22,7 +23,9 @@ Target = Annotated[
         "or package.module:function.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", help="'memgauge devices' lists all.")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="'memgauge devices' lists them; or a device file.")
+]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", help="Steps of the run.", rich_help_panel=_HOW)]
 Threads = Annotated[
     int | None,
@@ -132,6 +135,125 @@ Out = Annotated[
         "--out", metavar="FILE", show_default=False, help="Also save the JSON here.", rich_help_panel=_OUTPUT
     ),
 ]
+
+
+Vary = Annotated[
+    str | None,
+    typer.Option(
+        "--vary",
+        metavar="NAME=A,B,C",
+        show_default=False,
+        help="One table over values of a whole-number argument, such as batch_size=8,16,32.",
+        rich_help_panel=_HOW,
+    ),
+]
+TorchVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--torch",
+        metavar="VERSION",
+        show_default=False,
+        help="Version of torch on the card's machine; the one installed here by default.",
+        rich_help_panel=_HOW,
+    ),
+]
+CudaVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--cuda",
+        metavar="VERSION",
+        show_default=False,
+        help="Version of CUDA that this torch is built with; its usual one by default.",
+        rich_help_panel=_HOW,
+    ),
+]
+Cudnn = Annotated[
+    str | None,
+    typer.Option(
+        "--cudnn",
+        metavar="FLAGS",
+        show_default=False,
+        help="Switches of torch.backends.cudnn: on, off, benchmark, deterministic, joined by commas, each with "
+        "no- in front to turn it off; what the program sets itself comes later and wins.",
+        rich_help_panel=_HOW,
+    ),
+]
+Tf32 = Annotated[
+    bool | None,
+    typer.Option("--tf32/--no-tf32", show_default=False, help="TF32 in convolutions.", rich_help_panel=_HOW),
+]
+CublasWorkspace = Annotated[
+    str | None,
+    typer.Option(
+        "--cublas-workspace",
+        metavar="TEXT",
+        show_default=False,
+        help="As CUBLAS_WORKSPACE_CONFIG spells it, such as :4096:8; :0:0 for none.",
+        rich_help_panel=_HOW,
+    ),
+]
+
+
+def stack_of(
+    torch_version: str | None,
+    cuda_version: str | None,
+    cudnn: str | None = None,
+    tf32: bool | None = None,
+    cublas_workspace: str | None = None,
+) -> Stack | None:
+    """Return the software that the options describe; None if none is given.
+
+    Raises:
+        UsageError: A version or switch is unknown, or two contradict each other.
+    """
+    given: dict[str, Any] = {}
+    if torch_version is not None:
+        given["torch"] = parse_version(torch_version, "--torch")
+    if cuda_version is not None:
+        given["cuda"] = parse_version(cuda_version, "--cuda")
+    if cudnn is not None:
+        given |= _cudnn_switches(cudnn)
+    if tf32 is not None:
+        given["tf32"] = tf32
+    if cublas_workspace is not None:
+        given["cublas_workspace_config"] = cublas_workspace
+    if not given:
+        return None
+    if "torch" not in given:
+        installed = _installed_torch()
+        if installed is not None:
+            given["torch"] = installed
+    return Stack(**given)
+
+
+def _installed_torch() -> tuple[int, int] | None:
+    import importlib.metadata
+
+    try:
+        return parse_version(importlib.metadata.version("torch"), "torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+_CUDNN_FIELDS = {
+    "on": ("cudnn", True),
+    "off": ("cudnn", False),
+    "benchmark": ("cudnn_benchmark", True),
+    "no-benchmark": ("cudnn_benchmark", False),
+    "deterministic": ("cudnn_deterministic", True),
+    "no-deterministic": ("cudnn_deterministic", False),
+}
+
+
+def _cudnn_switches(text: str) -> dict[str, bool]:
+    switches: dict[str, bool] = {}
+    for flag in text.split(","):
+        check_choice("--cudnn", flag.strip(), tuple(_CUDNN_FIELDS))
+        field, value = _CUDNN_FIELDS[flag.strip()]
+        if switches.get(field, value) != value:
+            raise UsageError(f"--cudnn {text}: {flag.strip()} contradicts what stands before it")
+        switches[field] = value
+    return switches
 
 
 def what_is_run(

@@ -1,17 +1,56 @@
-"""Facts about the devices that people train on, each with its source."""
+"""Facts about the devices that people train on, each with its source.
+
+catalogue.toml   capacity, usable bytes, architecture            catalogue, find, read_device_file
+contexts.toml    CUDA contexts as somebody saw them              context
+stack            versions and switches of the software above     Stack
+libraries        workspaces by library, architecture and shape
+"""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 import msgspec
 
 from memgauge.errors import UsageError, nearest
+from memgauge.units import GIB, MIB
+
+GRADES = ("measured", "others", "vendor", "guessed")
+# Share of the vendor's capacity that the driver reports, where nobody printed it, and how far it may
+# be off: the cards below with a known figure have 0.963 to 0.991.
+USABLE_SHARE, USABLE_SPREAD = 0.975, 0.015
+_SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One amount, how it is known, and from where."""
+
+    bytes: int
+    grade: str
+    source: str
+
+
+class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a process takes outside torch's allocator, step by step; each includes the ones before."""
+
+    init: int
+    product: int | None = None
+    convolution: int | None = None
+    backward: int | None = None
+    optimizer: int | None = None
+
+    @property
+    def last(self) -> int:
+        """Return the highest step that is known."""
+        known = (self.init, self.product, self.convolution, self.backward, self.optimizer)
+        return max(step for step in known if step is not None)
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One device of the catalogue. `capacity_bytes` is None where it is read from the machine."""
 
     name: str
@@ -20,6 +59,25 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None  # None on what is not NVIDIA's
     source: str = ""
+    architecture: str = ""
+    multiprocessors: int | None = None
+    threads_per_multiprocessor: int | None = None
+    usable: Figure | None = None  # what the driver reports as the card's total
+    context: Figure | None = None  # outside torch's allocator; from a device file
+    cublas_workspace: Figure | None = None  # each; from a device file
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Return whether this is a card with NVIDIA's libraries."""
+        return self.kind == "cuda" and not self.name.startswith("amd-")
+
+    @property
+    def usable_figure(self) -> Figure | None:
+        """Return what the driver reports as the total: as somebody printed it, or guessed from the capacity."""
+        if self.usable is not None or self.capacity_bytes is None:
+            return self.usable
+        share = int(self.capacity_bytes * USABLE_SHARE)
+        return Figure(bytes=share, grade="guessed", source=f"{USABLE_SHARE:.1%} of the vendor's capacity")
 
 
 @cache
@@ -31,12 +89,87 @@ def catalogue() -> dict[str, Device]:
 
 
 def find(name: str) -> Device:
-    """Return the device of that name.
+    """Return the device of that name, or the one that a device file (`*.toml`) describes.
 
     Raises:
-        UsageError: There is none; the nearest names are given.
+        UsageError: There is none; the nearest names are given. Or the file has missing or absurd figures.
     """
+    if name.endswith(".toml"):
+        return read_device_file(Path(name))
+    if name == "cuda" and calibration_file().is_file():
+        return read_device_file(calibration_file())
     found = catalogue().get(name)
     if found is None:
-        raise UsageError(f"unknown device {name!r}{nearest(name, catalogue())}; `memgauge devices` lists all")
+        raise UsageError(
+            f"unknown device {name!r}{nearest(name, catalogue())}; `memgauge devices` lists all, "
+            "and a file such as card.toml can describe another (docs/devices.md)"
+        )
     return found
+
+
+def calibration_file() -> Path:
+    """Return where `memgauge calibrate` keeps what it measured: in the user's configuration folder."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "memgauge" / "device.toml"
+
+
+def gpus() -> list[Device]:
+    """Return the catalogue's cards with a known capacity."""
+    return [d for d in catalogue().values() if d.kind == "cuda" and d.capacity_bytes is not None]
+
+
+def read_device_file(path: Path) -> Device:
+    """Return the one device that a file in the catalogue's format describes.
+
+    Raises:
+        UsageError: There is no such file, it is no such description, or a figure is missing or absurd.
+    """
+    try:
+        tables = tomllib.loads(path.expanduser().read_text(encoding="utf-8")).get("device")
+    except OSError as error:
+        raise UsageError(f"device file {path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"device file {path} is not TOML: {error}") from error
+    if not isinstance(tables, list) or len(tables) != 1:
+        raise UsageError(f"device file {path}: write one [[device]] table; docs/devices.md has an example")
+    table = {"kind": "cuda", "title": str(tables[0].get("name", "")), **tables[0]}
+    try:
+        device = msgspec.convert(table, Device)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"device file {path}: {error}; docs/devices.md has an example") from error
+    _check(device, path)
+    return device
+
+
+def _check(device: Device, path: Path) -> None:
+    where = f"device file {path}: "
+    if device.kind != "cuda":
+        raise UsageError(f'{where}kind = {device.kind!r}; only cards (kind = "cuda") can be described')
+    if device.capacity_bytes is None:
+        raise UsageError(f"{where}capacity_bytes is missing; write the card's memory in bytes")
+    figures = {
+        "usable": device.usable,
+        "context": device.context,
+        "cublas_workspace": device.cublas_workspace,
+    }
+    for name, figure in figures.items():
+        if figure is not None and figure.grade not in GRADES:
+            known = ", ".join(GRADES)
+            raise UsageError(f"{where}{name}.grade = {figure.grade!r}; it is one of {known}")
+    capacity = device.capacity_bytes
+    if not _SMALLEST_BYTES <= capacity <= _LARGEST_BYTES:
+        raise UsageError(
+            f"{where}capacity_bytes = {capacity}: a card has between 256 MiB and 4 TiB; write bytes, not GB"
+        )
+    for name, figure in figures.items():
+        if figure is None:
+            continue
+        least = capacity // 2 if name == "usable" else 0
+        if not least <= figure.bytes <= capacity:
+            raise UsageError(
+                f"{where}{name}.bytes = {figure.bytes}: it lies between {least} and the capacity, {capacity}"
+            )
+    for name in ("multiprocessors", "threads_per_multiprocessor"):
+        count = getattr(device, name)
+        if count is not None and not 1 <= count <= 4096:
+            raise UsageError(f"{where}{name} = {count}: it lies between 1 and 4096")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from memgauge.devices.stack import Stack
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_tensor import CPU, GPU
@@ -32,6 +33,8 @@ class Card:
     capability: tuple[int, int] = (8, 0)
     total_bytes: int = 80 * 2**30
     multiprocessors: int = 108
+    cublas_bytes: int = 0  # workspace of each cuBLAS handle and stream
+    stack: Stack = Stack()  # noqa: RUF009 (frozen)
 
 
 class _Nothing:
@@ -65,7 +68,13 @@ class _Nothing:
         return event or _Nothing()
 
 
-def patch_cuda(patches: Patches, card: Card, placement: Placement, values: ValueReader) -> None:
+def patch_cuda(
+    patches: Patches,
+    card: Card,
+    placement: Placement,
+    values: ValueReader,
+    empty_cache: Callable[[], None],
+) -> None:
     """Answer for `torch.cuda`, `torch.accelerator` and cuDNN as with one GPU present."""
     for module, answers in (
         (torch.cuda, {**_answers(placement), **_about(card, values), **_refusals()}),
@@ -80,6 +89,8 @@ def patch_cuda(patches: Patches, card: Card, placement: Placement, values: Value
     ):
         for name, answer in answers.items():
             patches.set(module, name, answer)
+    for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
+        patches.set(module, "empty_cache", lambda: empty_cache())
 
 
 def _cudnn_takes(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memgauge.frameworks.torch.cuda_libraries import convolution, convolution_backward
 from memgauge.frameworks.torch.cuda_operators import REPLACED
 from memgauge.frameworks.torch.cuda_rnn import RESERVE_NOTE, flat_count, reserve_bytes, views_of
 from memgauge.frameworks.torch.shapes import Spec, contiguous
@@ -134,6 +135,8 @@ def _pack(mode: CudaPhantomMode, data: torch.Tensor, lengths: torch.Tensor, batc
 
 
 KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,

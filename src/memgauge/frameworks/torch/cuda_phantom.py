@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
+from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
+from memgauge.records import Category, Scratch
 
 aten = torch.ops.aten
 
@@ -28,6 +31,28 @@ class CudaPhantomMode(PhantomMode):
         super().__init__(*args, **kwargs)
         self._workspace = self._workspace or workspace_bytes
         self.placement = Placement(self._unknown)
+        self.libraries = Libraries(self, Card())
+
+    @property
+    def in_backward(self) -> bool:
+        """Return whether the engine's thread is running, which has library handles of its own."""
+        return self._scopes.backward_depth > 0
+
+    def take(self, size: int, scratch: Scratch, layer: str | None = None) -> int:
+        """List what a library takes for itself; returns its number for `give_back`."""
+        return self._ledger.take(size, scratch, self._layer() if layer is None else layer)
+
+    def hold(self, size: int) -> int:
+        """List a workspace of known size; returns its number for `give_back`."""
+        return self._ledger.hold(size, Category.WORKSPACE, self._layer())
+
+    def give_back(self, number: int) -> None:
+        """List that it is given back."""
+        self._ledger.release(number)
+
+    def release_cache(self) -> None:
+        """List that the allocator gives its cached memory back (`torch.cuda.empty_cache()`)."""
+        self._ledger.release_cache()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,7 +69,15 @@ class CudaPhantomMode(PhantomMode):
                     result = self._as_operator(func, kernel, args, kwargs)
                     if result is not NotImplemented:
                         return result
+                self.libraries.before(func, args)
+                result = super().__torch_dispatch__(func, types, args, kwargs)
+                if result is not NotImplemented:
+                    self._as_operator(func, self._scratch_after, (func, args, result), {})
+                return result
             return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _scratch_after(self, mode: Any, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        self.libraries.after(func, args, result)
 
     def _as_operator(self, func: Any, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self._ledger.operator = self._ledger.operator, func._schema.name.replace("::", ".")

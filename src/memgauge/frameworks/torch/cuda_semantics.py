@@ -26,11 +26,13 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
+from memgauge.devices.stack import Stack
 from memgauge.frameworks.torch import cuda_autocast, cuda_operators
 from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.cuda_autocast_switch import patch_autocast
 from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda
 from memgauge.frameworks.torch.cuda_factories import patch_factories
+from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_rnn import RNN_MODES, flatten
@@ -51,6 +53,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
     import torch._dynamo  # optimizers import it at their first step; not while torch is patched
 
     placement = mode.placement
+    mode.libraries = Libraries(mode, card)
     autocast = cuda_autocast.Autocast(placement)
     library = torch.library.Library("aten", "IMPL")
     with Patches() as patches, shapes_of("cuda"):
@@ -62,7 +65,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patch_autocast(patches, autocast)
         patch_tensor(patches, placement)
         patch_factories(patches, placement)
-        patch_cuda(patches, card, placement, mode.values)
+        patch_cuda(patches, card, placement, mode.values, mode.release_cache)
         patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__)
         patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         patches.set(torch, "_cudnn_rnn_flatten_weight", flatten(placement))
@@ -71,7 +74,23 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patches.set(placement, "active", True)
         patches.callback(_keep_default_device, _default_device())
         _lend(patches, placement)
+        _switch_cudnn(patches, card.stack)
         yield
+
+
+def _switch_cudnn(patches: Patches, stack: Stack) -> None:
+    """Set cuDNN's flags as asked for, and give them back as they were whatever the program sets."""
+    flags = torch.backends.cudnn
+    asked = {
+        "enabled": stack.cudnn,
+        "benchmark": stack.cudnn_benchmark,
+        "deterministic": stack.cudnn_deterministic,
+        "allow_tf32": stack.tf32,
+    }
+    for name, value in asked.items():
+        patches.callback(setattr, flags, name, getattr(flags, name))
+        if value is not None:
+            setattr(flags, name, value)
 
 
 def _default_device() -> torch.device | None:

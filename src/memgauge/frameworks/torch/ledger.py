@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from memgauge.frameworks.torch.scopes import Scopes
-from memgauge.records import Category, MemoryEvent
+from memgauge.records import Category, MemoryEvent, Scratch
 
 
 class Ledger:
@@ -30,6 +30,8 @@ class Ledger:
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._settled: set[int] = set()
         self.live: dict[int, int] = {}  # storage -> requested bytes
+        self.scratch: dict[int, Scratch] = {}
+        self.cache_releases: list[int] = []
 
     def knows(self, address: int) -> bool:
         """Return whether the storage at this address was allocated within the run."""
@@ -76,6 +78,17 @@ class Ledger:
     def hold(self, size: int, category: Category, layer: str) -> int:
         """Note a request that no tensor object stands for; the caller releases it by number."""
         return self._new(size, category, layer)
+
+    def take(self, expected: int, scratch: Scratch, layer: str) -> int:
+        """Note what a library takes for itself; it stays `workspace` however long it is kept."""
+        number = self._new(max(expected, 1), Category.WORKSPACE, layer)
+        self.scratch[number] = scratch
+        self._settled.add(number)
+        return number
+
+    def release_cache(self) -> None:
+        """Note that the allocator gives its cached memory back now."""
+        self.cache_releases.append(len(self.events))
 
     def settle(self, roles: Mapping[int, tuple[Category, str]]) -> None:
         """Give storages their lasting category and layer: parameters, gradients, state.

@@ -6,8 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 
+from memgauge.devices import Device
+from memgauge.devices.libraries import cublas_bytes_of
+from memgauge.devices.stack import Stack, parse_version
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.trace import Onlooker, trace
 from memgauge.records import Trace
@@ -45,10 +49,31 @@ def predict(
     return trace(workload, device="cpu", steps=steps, workspace=workspace, onlooker=onlooker)
 
 
-def card_of(title: str, capability: tuple[int, int] | None, capacity_bytes: int | None) -> Card:
+def card_of(place: Device, stack: Stack | None = None) -> Card:
     """Return the GPU as a program sees it; an A100 where a fact is not known."""
-    known: dict[str, Any] = {"capability": capability, "total_bytes": capacity_bytes}
-    return replace(Card(name=title), **{key: value for key, value in known.items() if value is not None})
+    stack = stack or installed_stack()
+    usable = place.usable_figure
+    known: dict[str, Any] = {
+        "capability": place.compute_capability,
+        "total_bytes": None if usable is None else usable.bytes,
+        "multiprocessors": place.multiprocessors,
+    }
+    given = {key: value for key, value in known.items() if value is not None}
+    card = Card(name=place.title, stack=stack, **given)
+    if (
+        place.compute_capability is None and place.is_nvidia
+    ):  # "cuda": what is here, taken for the default card
+        place = msgspec.structs.replace(place, compute_capability=card.capability)
+    return replace(card, cublas_bytes=cublas_bytes_of(place, stack))
+
+
+def installed_stack() -> Stack:
+    """Return the versions that are installed here, with torch's own defaults."""
+    cuda = torch.version.cuda
+    return Stack(
+        torch=parse_version(str(torch.__version__), "torch"),
+        cuda=None if cuda is None else parse_version(cuda, "CUDA"),
+    )
 
 
 def threads_of_run(asked: int | None) -> int:

@@ -24,7 +24,7 @@ from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
-from memgauge.records import Category, MemoryEvent, Trace
+from memgauge.records import Category, MemoryEvent, Scratch, Trace
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
@@ -191,8 +191,9 @@ class _Tracer:
         end = self._step_begin
         events = ledger.events[:end]
         categories, layers = list(ledger.categories), list(ledger.layers)
+        scratch, releases = dict(ledger.scratch), [r for r in ledger.cache_releases if r <= end]
         if self._repeat is not None:
-            _repeat_step(events, categories, layers, self._repeat, self._steps_left)
+            _repeat_step(events, categories, layers, self._repeat, self._steps_left, scratch, releases)
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
         return Trace(
@@ -202,12 +203,20 @@ class _Tracer:
             modules=self.scopes.modules(),
             assumptions=assumptions + ([warning] if warning else []),
             unmodelled=list(self.unmodelled),
+            scratch=scratch,
+            cache_releases=releases,
             uses=self._uses,
         )
 
 
 def _repeat_step(
-    events: list[MemoryEvent], categories: list[Category], layers: list[str], span: range, numbers: range
+    events: list[MemoryEvent],
+    categories: list[Category],
+    layers: list[str],
+    span: range,
+    numbers: range,
+    scratch: dict[int, Scratch],
+    releases: list[int],
 ) -> None:
     """Append the steady step again under new storage numbers, once for each step left.
 
@@ -224,13 +233,17 @@ def _repeat_step(
         left.setdefault(key[storage], []).append(storage)
     heirs = {old: left[key[old]].pop(0) for old in sorted(given - taken) if left.get(key[old])}
     current = dict(heirs)
+    released = [r - span.start for r in releases if span.start <= r < span.stop]
     for number in numbers:
         fresh: dict[int, int] = {}
+        releases += [len(events) + place for place in released]
         for event in step:
             if event.requested_bytes > 0:
                 fresh[event.storage] = len(categories)
                 categories.append(categories[event.storage])
                 layers.append(layers[event.storage])
+                if event.storage in scratch:
+                    scratch[fresh[event.storage]] = scratch[event.storage]
                 storage = fresh[event.storage]
             elif event.storage in fresh:
                 storage = fresh[event.storage]

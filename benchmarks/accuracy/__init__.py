@@ -1,0 +1,1 @@
+"""Accuracy on GPUs: the estimator over sets of runs that others measured."""

@@ -1,0 +1,295 @@
+"""docs/accuracy.md and its picture, out of the rows of results; every figure is made here."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy import figures
+from benchmarks.accuracy.figures import Row
+from benchmarks.accuracy.run import ABLATIONS, rows_of
+from benchmarks.accuracy.scatter import scatter
+from memgauge.records import Range, Uncertainty
+from memgauge.units import MIB
+
+_TITLES = {
+    "timm": "timm networks, A100-40GB (GPUMemNet project, arXiv 2602.17817): device memory",
+    "mlp": "MLPs, A100-40GB (same project): device memory",
+    "xmem": "xMem's runs, RTX 3060 and 4060 (arXiv 2510.21048): reserved memory",
+    "t4": "Mixed precision, T4 (calibration of highwaterlabs/torch-preflight): allocated and reserved",
+    "capped": "xMem's runs under a cap on reserved memory: did it run?",
+    "largest": "timm's largest batch on a 24 GB RTX 3090, mixed precision: does it fit, and the next not?",
+}
+_PEER_NAMES = {
+    "xmem": "xMem (told the framework's memory)",
+    "dnnmem": "DNNMem, as xMem's authors rebuilt it",
+    "schedtune": "SchedTune, likewise",
+    "llmem": "LLMem, likewise",
+}
+
+
+def write(results: Path, docs: Path) -> None:
+    """Write the page and the picture from the folder of results."""
+    found = {name: rows_of(results / f"{name}.jsonl") for name in _TITLES}
+    found = {name: rows for name, rows in found.items() if rows}
+    lines = [_HEAD]
+    for name, rows in found.items():
+        lines.append(f"\n## {_TITLES[name]}\n")
+        lines += _counts(rows)
+        if name == "capped":
+            lines += _capped(rows)
+        elif name == "largest":
+            lines += _largest(rows)
+        else:
+            lines += _measured(name, rows)
+    lines.append(_TAIL)
+    docs.mkdir(parents=True, exist_ok=True)
+    (docs / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    points = []
+    for name in ("timm", "mlp", "xmem"):
+        for environment, rows in _by_environment(found.get(name, [])).items():
+            beside = figures.constant(rows)
+            kind = "device" if name != "xmem" else "reserved"
+            good = [r for r in rows if r["half"] == "report" and not r["damaged"]]
+            points += [(name, *pair) for pair in figures.of_kind(good, kind, beside)]
+            del environment
+    (docs / "accuracy.svg").write_text(scatter(points), encoding="utf-8")
+
+
+def _counts(rows: Sequence[Row]) -> list[str]:
+    failed = [r for r in rows if "error" in r]
+    halves = Counter(r["half"] for r in rows)
+    times = [r["seconds"] for r in rows if "error" not in r]
+    said = (
+        f"{len(rows)} rows ({halves['build']} build, {halves['report']} report), "
+        f"{len({r['family'] for r in rows})} families; {len(failed)} could not be estimated; "
+        f"median {statistics.median(times):.2f} s for a case with all its ablations."
+    )
+    lines = [said, ""]
+    models = Counter(r["error"][:100] for r in failed)
+    lines += [f"- {count} × `{why}`" for why, count in models.most_common(8)]
+    return [*lines, ""] if failed else lines
+
+
+def _by_environment(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["environment"]].append(row)
+    return dict(sorted(found.items()))
+
+
+def _measured(name: str, rows: Sequence[Row]) -> list[str]:
+    lines: list[str] = []
+    kinds = sorted({kind for r in rows for kind in r["measured"]})
+    for kind in kinds:
+        constants = {
+            e: figures.constant(g) if kind == "device" else 0 for e, g in _by_environment(rows).items()
+        }
+        if kind == "device":
+            said = ", ".join(f"{c // MIB} MiB ({e})" for e, c in constants.items())
+            lines += [f"The constant of the environment, from the build half: {said}.", ""]
+        lines += [f"**{kind}**, errors in percent of measured", "", _ERROR_HEAD]
+        ranges: list[str] = []
+        for environment, group in _by_environment(rows).items():
+            beside = constants[environment]
+            for half in ("build", "report"):
+                mine = [r for r in group if r["half"] == half and "error" not in r]
+                for label, some in (
+                    ("all rows", mine),
+                    ("without damaged", [r for r in mine if not r["damaged"]]),
+                ):
+                    if label != "all rows" and len(some) == len(mine):
+                        continue
+                    title = f"{environment}, {half}, {label}"
+                    lines.append(_error_line(title, figures.errors(figures.of_kind(some, kind, beside))))
+                    pairs = [(figures.estimate_range(r, kind, beside), r["measured"][kind]) for r in some]
+                    ranges.append(_coverage_line(title, figures.coverage(pairs)))
+                if kind == "device" and name == "mlp":
+                    above = [
+                        (p - beside, m - beside) for p, m in figures.of_kind(mine, kind, beside) if m > beside
+                    ]
+                    lines.append(
+                        _error_line(f"{environment}, {half}, above the constant", figures.errors(above))
+                    )
+        lines += ["", _RANGE_HEAD, *ranges, ""]
+    kind = "device" if "device" in kinds else "reserved"
+    lines += [
+        "Ablation: the report half without one mechanism, the constant found again each time",
+        "",
+        _ERROR_HEAD,
+    ]
+    lines += _ablation(rows, kind)
+    lines += ["", "Others on the same rows of the report half", "", _ERROR_HEAD, *_peers(rows, kind), ""]
+    return lines
+
+
+def _ablation(rows: Sequence[Row], kind: str) -> list[str]:
+    usable = [r for r in rows if "error" not in r and not r["damaged"] and kind in r["measured"]]
+    lines = []
+    for title in ("everything", *ABLATIONS):
+        pairs = []
+        for group in _by_environment(usable).values():
+            changed = [
+                r if title == "everything" else {**r, "reserved": r["ablations"][title], "limited": None}
+                for r in group
+            ]
+            beside = figures.constant(changed) if kind == "device" else 0
+            mine = [r for r in changed if r["half"] == "report"]
+            pairs += [(r["reserved"] + beside, r["measured"][kind]) for r in mine]
+        lines.append(_error_line(title, figures.errors(pairs)))
+    return lines
+
+
+def _peers(rows: Sequence[Row], kind: str) -> list[str]:
+    usable = [r for r in rows if "error" not in r and not r["damaged"] and kind in r["measured"]]
+    lines = []
+    for title in (
+        "memgauge",
+        "live fake tensors, no allocator",
+        *sorted({n for r in usable for n in r["others"]}),
+    ):
+        pairs = []
+        for group in _by_environment(usable).values():
+            beside = figures.constant(group) if kind == "device" else 0
+            for row in (r for r in group if r["half"] == "report"):
+                if title == "memgauge":
+                    said = figures.estimate_range(row, kind, beside).expected
+                elif title.startswith("live fake"):
+                    said = row["tensor_sum"] + beside
+                elif title in row["others"]:
+                    said = row["others"][title] + beside
+                else:
+                    continue
+                pairs.append((said, row["measured"][kind]))
+        lines.append(_error_line(_PEER_NAMES.get(title, title), figures.errors(pairs)))
+    return lines
+
+
+def _need(row: Row, least: int, reserved: int, high: int, convolved: float, beside: Range | None) -> Range:
+    spread = int(figures.placement_spread(convolved) * reserved)
+    up = int(figures.workspace_share() * max(high - reserved, 0))
+    parts = [
+        Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis=""),
+        Uncertainty(source="workspaces", low_bytes=0, high_bytes=up, basis=""),
+    ]
+    if beside is None:
+        return figures.widened(least, tuple(parts), at_least=0)
+    parts.append(
+        Uncertainty(
+            source="context",
+            low_bytes=beside.expected - beside.low,
+            high_bytes=beside.high - beside.expected,
+            basis="",
+        )
+    )
+    return figures.widened(least + beside.expected, tuple(parts), at_least=0)
+
+
+def _capped(rows: Sequence[Row]) -> list[str]:
+    lines = [_VERDICT_HEAD]
+    for half in ("build", "report"):
+        said = []
+        for row in (r for r in rows if r["half"] == half and "error" not in r):
+            need = _need(row, row["least"], row["reserved"], row["high"], row["convolved"], None)
+            said.append((figures.judged(need, row["facts"]["cap"]), row["facts"]["ran"]))
+        lines.append(_verdict_line(half, figures.verdicts(said)))
+    return [*lines, ""]
+
+
+def _largest(rows: Sequence[Row]) -> list[str]:
+    lines = [_VERDICT_HEAD]
+    for half in ("build", "report"):
+        said = []
+        for row in (r for r in rows if r["half"] == half and "error" not in r):
+            beside = Range(**dict(zip(("low", "expected", "high"), row["context"], strict=True)))
+            need = _need(row, row["least"], row["reserved"], row["high"], row["convolved"], beside)
+            said.append((figures.judged(need, row["usable"]), True))
+            if row.get("next"):
+                more = row["next"]
+                need = _need(row, more["least"], more["reserved"], more["high"], row["convolved"], beside)
+                said.append((figures.judged(need, row["usable"]), False))
+        lines.append(_verdict_line(half, figures.verdicts(said)))
+    return [*lines, ""]
+
+
+_ERROR_HEAD = (
+    "| rows | n | median | mean | p90 | p99 | worst | under | failed (> 20 %) |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+_RANGE_HEAD = "| 95 % ranges | n | inside | binomial interval | mean width | interval score |\n|---|---|---|---|---|---|"
+_VERDICT_HEAD = "| half | n | uncertain | right of the rest | balanced |\n|---|---|---|---|---|"
+
+
+def _error_line(title: str, said: dict[str, Any]) -> str:
+    if not said["n"]:
+        return f"| {title} | 0 | | | | | | | |"
+    values = " | ".join(f"{said[k]:.2f}" for k in ("median", "mean", "p90", "p99", "worst"))
+    return f"| {title} | {said['n']} | {values} | {said['under']:.0f} % | {said['failed']:.1f} % |"
+
+
+def _coverage_line(title: str, said: dict[str, Any]) -> str:
+    if not said["n"]:
+        return f"| {title} | 0 | | | | |"
+    low, high = said["interval"]
+    inside = f"{said['inside']:.1f} % | {low:.1f}–{high:.1f}"
+    return f"| {title} | {said['n']} | {inside} | {said['width']:.1f} % | {said['score']:.1f} |"
+
+
+def _verdict_line(title: str, said: dict[str, Any]) -> str:
+    if not said["n"] or said["right"] is None:
+        return f"| {title} | {said['n']} | | | |"
+    values = f"{said['uncertain']:.1f} % | {said['right']:.1f} % | {said['balanced']:.1f} %"
+    return f"| {title} | {said['n']} | {values} |"
+
+
+_HEAD = """# Accuracy on GPUs
+
+Estimates beside what others measured on GPUs. Nothing here was measured by us on a GPU: no machine with one
+was at hand. The sets are not part of this repository.
+
+```
+python -m benchmarks.accuracy run --path FOLDER --out RESULTS
+python -m benchmarks.accuracy report --out RESULTS --docs docs
+```
+
+writes this page and the picture. Machine: 2 cores, torch 2.13.0+cpu, timm 1.0.31, transformers 5.23.0, 2026-11-21.
+
+Each set is divided by family of architectures (the letters that a model's name begins with; for xMem the model,
+for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Mechanisms and the
+widths of ranges were found on build halves; the report halves only report, with one exception: rows of both
+halves of xMem's set were looked at while its protocol (what version 4.51 of transformers does) was read.
+
+*under*: share of estimates below what was measured. *damaged*: rows of timm's set that contradict the same
+model's other batch sizes (off the line through them by more than a quarter); the estimate plays no part in that.
+
+![Estimated against measured, report halves](accuracy.svg)
+"""
+
+_TAIL = """
+## What stands behind a figure
+
+- The device figures of the A100 sets contain a context that nobody recorded: one constant for each set, the
+  median of measured minus reserved of its build half, stands for it. It is not torch's scratch: networks
+  without a single product or convolution would have it too. Reserved and allocated figures have no constant.
+- timm's flags are not recorded: float32, SGD with Nesterov momentum, `cudnn.benchmark` on, as its script sets.
+- xMem: the cache of keys and values is kept as transformers 4.51 keeps it, T5's attention is written out.
+- T4: the version of transformers is not recorded; GPT-2 and DistilBERT are read as before 4.46.
+- RTX 3090: torch 1.12 with CUDA 11.3, the context as in `contexts.toml`; timm's script gives half precision by
+  autocast, gradients set to zero rather than None.
+
+## Ranges
+
+Three independent parts, joined by the root of the sum of squares: the context (here the constant, ±2 %), the
+libraries' workspaces (half of the span to all convolutions' highest at once) and placement (a share of reserved
+that grows with the part of the run that passes through cuDNN). The last two numbers are set on the build halves
+(`memgauge/device_memory.py`) and tested above on the report halves.
+
+## What is not modelled
+
+Which plan cuDNN's heuristics choose is not published. Copies into the layout of tensor cores, Winograd's and
+Fourier's workspaces were tried on the build half of timm's set as expected values and made the errors larger, so
+that the expected workspace of a convolution is nothing, and the copies are the upper limit.
+"""

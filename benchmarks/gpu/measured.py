@@ -1,0 +1,93 @@
+"""Really run one workload of the suite on the CUDA device that is here; one JSON document on stdout.
+
+    python -m benchmarks.gpu.measured "residual cudnn.benchmark"
+
+Started by `python -m benchmarks.gpu` in a fresh process for each workload, with its allocator settings in
+PYTORCH_CUDA_ALLOC_CONF. Needs torch; NVML's binding adds the driver's view of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.workloads import parts
+
+STEPS = 3
+HISTORY = 400_000
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Return peaks, the allocator's history and the driver's view of three steps."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None)
+    build, batch, step = parts(name)
+    with torch.device(device):
+        made = build()
+    objects = made if isinstance(made, tuple) else (made,)
+    for _ in range(STEPS):
+        with torch.device(device):
+            data = batch()
+        step(*objects, data)
+        del data
+    torch.cuda.synchronize()
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    statistics = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "name": name,
+        "seconds": round(time.perf_counter() - begin, 3),
+        "requested": statistics["requested_bytes.all.peak"],
+        "allocated": statistics["allocated_bytes.all.peak"],
+        "reserved": statistics["reserved_bytes.all.peak"],
+        "retries": statistics["num_alloc_retries"],
+        "reserved_now": torch.cuda.memory_reserved(),
+        "device_used": total - free,
+        "process": process_bytes(),
+        "history": compact(snapshot["device_traces"][device.index or 0]),
+    }
+
+
+def compact(trace: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return the allocator's history as [action, address, size] rows, addresses numbered as they appear."""
+    numbers: dict[int, int] = {}
+    actions = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "g", "segment_map": "m",
+               "segment_unmap": "u"}  # fmt: skip
+    return [
+        [actions[entry["action"]], numbers.setdefault(entry["addr"], len(numbers)), entry["size"]]
+        for entry in trace
+        if entry["action"] in actions
+    ]
+
+
+def process_bytes() -> int | None:
+    """Return what NVML says that this process takes, None where it cannot."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory:
+                    return int(process.usedGpuMemory)
+    except Exception:  # no binding, another pid namespace, a MIG slice
+        return None
+    return None
+
+
+if __name__ == "__main__":
+    try:
+        answer = measure(sys.argv[1])
+    except Exception as error:  # out of memory or no such kernel: a result like any other
+        answer = {"name": sys.argv[1], "error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
+    print(json.dumps(answer))

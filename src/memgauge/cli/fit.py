@@ -1,0 +1,84 @@
+"""`memgauge fit`: the largest batch, or other whole-number argument, that fits a card."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memgauge.arguments import parse_sets
+from memgauge.cli import options
+from memgauge.cli.output import save_json, show, show_json
+from memgauge.cli.running import running
+from memgauge.errors import UsageError
+
+EPILOG = (
+    "Example: memgauge fit torchvision:resnet50 --device nvidia-rtx-3090\n\n"
+    "Example: memgauge fit zoo:gpt2 --device nvidia-t4 --batch-size 4 --vary sequence_length\n\n"
+    "Exit code: 0 a value fits, 1 not even 1 does, 2 wrong usage."
+)
+
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="A card of 'memgauge devices', or a device file.")
+]
+Vary = Annotated[
+    str, typer.Option("--vary", metavar="NAME", help="The whole-number argument that is searched.")
+]
+
+
+def command(
+    target: options.Target,
+    device: Device,
+    vary: Vary = "batch_size",
+    batch_size: options.BatchSize = None,
+    image_size: options.ImageSize = None,
+    sequence_length: options.SequenceLength = None,
+    optimizer: options.Optimizer = None,
+    precision: options.Precision = "float32",
+    mode: options.Mode = "train",
+    checkpointing: options.Checkpointing = False,
+    sets: options.Sets = None,
+    steps: options.Steps = 3,
+    alloc_conf: options.AllocConf = None,
+    torch_version: options.TorchVersion = None,
+    cuda_version: options.CudaVersion = None,
+    cudnn: options.Cudnn = None,
+    tf32: options.Tf32 = None,
+    cublas_workspace: options.CublasWorkspace = None,
+    as_json: options.AsJson = False,
+    out: options.Out = None,
+) -> None:
+    """Find the largest batch (or other argument) that fits a card: surely, and probably."""
+    from memgauge.allocators.settings import parse_cuda_settings
+
+    options.check_counts(steps=steps)
+    if not vary.isidentifier():
+        raise UsageError(f"--vary {vary}: name one argument; memgauge estimate --vary takes values")
+    out, arguments = options.writable(out), parse_sets(sets or [])
+    asked = options.what_is_run(
+        target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
+    )
+    stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
+    allocator = None if alloc_conf is None else parse_cuda_settings(alloc_conf)
+    with running(f"finding the largest {vary} of {target} on {device}"):
+        from memgauge.vary import largest
+
+        result = largest(
+            target,
+            device=device,
+            name=vary,
+            options=asked,
+            sets=arguments,
+            steps=steps,
+            allocator=allocator,
+            stack=stack,
+        )
+    save_json(result, out)
+    if as_json:
+        show_json(result)
+    else:
+        from memgauge.report.many import largest_view
+
+        show(largest_view(result))
+    if result.probably is None:
+        raise typer.Exit(1)

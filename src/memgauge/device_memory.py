@@ -1,0 +1,296 @@
+"""From a traced run to what `nvidia-smi` would show on a card, as a range, and whether the run fits.
+
+    trace --replay, three sizes of what libraries take--> reserved: low, expected, high
+    reserved + context                                --> device
+    replays on ever smaller cards                     --> least capacity at which it runs
+
+Each range covers 95 % and says where its width comes from (`Uncertainty`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from memgauge.allocators import cuda_caching
+from memgauge.allocators.replay import OutOfMemory
+from memgauge.allocators.settings import CudaSettings
+from memgauge.devices import USABLE_SPREAD, Device, Figure, libraries
+from memgauge.devices.context import context
+from memgauge.devices.stack import Stack
+from memgauge.records import Fits, MemoryEvent, Range, Timeline, Trace, Uncertainty
+from memgauge.units import MIB
+
+# Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
+# than the card did: scratch that no model knows, order of frees, kernels' choices. It grows with
+# the part of the run that passes through cuDNN, whose choices are not published. Set so that 95 % of
+# the residuals of the build halves of benchmarks/accuracy lie inside (docs/accuracy.md, "Ranges").
+PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.02, 0.08
+# Of the span to the highest workspaces of all convolutions at once, the part that 95 % stay within:
+# they are not all highest in the same run (docs/accuracy.md, "Ranges").
+WORKSPACE_SHARE = 0.5
+# The search for the least capacity ends at this share of it.
+_CAPACITY_STEP = 1 / 256
+
+
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run takes on one card."""
+
+    timeline: Timeline  # on this card, or without end where it does not fit
+    reserved: Range
+    device: Range
+    least: Range  # capacity, context included, below which it does not run
+    fits: Fits
+    uncertainty: tuple[Uncertainty, ...]
+    assumptions: tuple[str, ...]
+    unmodelled: tuple[str, ...]
+
+
+def device_memory(
+    trace: Trace,
+    place: Device,
+    stack: Stack,
+    settings: CudaSettings,
+    *,
+    outside: Range | None = None,
+    quick: bool = False,
+) -> DeviceMemory:
+    """Return what a traced run takes on a card.
+
+    Args:
+        trace: What was asked for.
+        place: The card.
+        stack: Versions and switches.
+        settings: What PYTORCH_CUDA_ALLOC_CONF sets.
+        outside: What the process takes outside torch's allocator; None asks the catalogue.
+        quick: Look for the least capacity only where the verdict depends on it.
+    """
+    beside, figure = context(place, stack)
+    beside = outside or beside
+    free = replay_sized(trace, settings, "expected")
+    unlimited = max(free.reserved_bytes or (), default=0)
+    usable = place.usable_figure
+    timeline, reserved = free, unlimited
+    if usable is not None and beside.expected + unlimited > usable.bytes:
+        limited = runs_within(trace, settings, usable.bytes - beside.expected)
+        if limited is not None:
+            timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
+    low, high = (
+        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0) for side in ("low", "high")
+    )
+    spread = int(placement_spread(convolved_share(trace)) * reserved)
+    parts = (
+        Uncertainty(
+            source="context",
+            low_bytes=beside.expected - beside.low,
+            high_bytes=beside.high - beside.expected,
+            basis=_basis(figure) if outside is None else "given",
+        ),
+        Uncertainty(
+            source="workspaces",
+            low_bytes=max(unlimited - low, 0),
+            high_bytes=int(workspace_share() * max(high - unlimited, 0)),
+            basis="limits of each library's scratch (memgauge.devices.libraries)",
+        ),
+        Uncertainty(
+            source="placement",
+            low_bytes=spread,
+            high_bytes=spread,
+            basis="residuals of measured runs, build halves of the accuracy benchmark",
+        ),
+    )
+    allocated = max(timeline.allocated_bytes, default=0)
+    least = unlimited
+    if not quick or usable is None or _is_close(beside, allocated, unlimited, usable.bytes):
+        least = least_reserved(trace, settings, allocated, unlimited)
+    on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
+    device = widened(beside.expected + reserved, parts, at_least=0)
+    if usable is not None:
+        device = _within(device, usable.bytes)
+    need = widened(beside.expected + least, parts, at_least=0)
+    return DeviceMemory(
+        timeline=timeline,
+        reserved=on_card,
+        device=device,
+        least=need,
+        fits=verdict(need, device, place),
+        uncertainty=parts,
+        assumptions=_assumptions(place, figure, outside, stack),
+        unmodelled=_unmodelled(trace),
+    )
+
+
+def placement_spread(convolved: float) -> float:
+    """Return the half-width of reserved memory as a share of it (95 %), by `convolved_share`."""
+    return PLACEMENT_SPREAD + CONVOLVED_SPREAD * convolved
+
+
+def workspace_share() -> float:
+    """Return the part of the span to all workspaces' highest that 95 % stay within."""
+    return WORKSPACE_SHARE
+
+
+def convolved_share(trace: Trace) -> float:
+    """Return how much of what a run asks for passes through cuDNN's convolutions, 0 to about 1.
+
+    The highest workspace of a convolution is the size of what goes in and out of it.
+    """
+    passed = sum(s.high_bytes for s in trace.scratch.values() if s.mechanism == libraries.CONVOLUTION)
+    scratch = trace.scratch
+    asked = sum(e.requested_bytes for e in trace.events if e.requested_bytes > 0 and e.storage not in scratch)
+    return min(passed / asked, 1.0) if asked else 0.0
+
+
+def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
+    """Return the replay without end, with scratch at its `low`, `expected` or `high` size."""
+    if side == "expected" or not trace.scratch:
+        return cuda_caching.replay(trace.events, settings, releases=trace.cache_releases)
+    sizes = {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
+    return cuda_caching.replay(resized(trace.events, sizes), settings, releases=trace.cache_releases)
+
+
+def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator[MemoryEvent]:
+    """Yield the events with other sizes for some storages."""
+    for event in events:
+        size = sizes.get(event[0])
+        if size is None:
+            yield event
+        else:
+            yield event._replace(requested_bytes=size if event.requested_bytes > 0 else -size)
+
+
+def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
+    """Return the trace as it would be if some mechanisms did not exist (for ablations)."""
+    left_out = {s for s, scratch in trace.scratch.items() if scratch.mechanism in mechanisms}
+    events: list[MemoryEvent] = []
+    places: list[int] = []
+    for event in trace.events:
+        places.append(len(events))
+        if event.storage not in left_out:
+            events.append(event)
+    places.append(len(events))
+    releases = () if "cache releases" in mechanisms else tuple(places[r] for r in trace.cache_releases)
+    scratch = {s: x for s, x in trace.scratch.items() if s not in left_out}
+    return Trace(
+        events=events,
+        categories=trace.categories,
+        layers=trace.layers,
+        modules=trace.modules,
+        assumptions=trace.assumptions,
+        unmodelled=trace.unmodelled,
+        scratch=scratch,
+        cache_releases=releases,
+        uses=trace.uses,
+    )
+
+
+def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Timeline | None:
+    """Return the replay within a capacity of reserved memory, None if it runs out."""
+    if capacity_bytes <= 0:
+        return None
+    try:
+        return cuda_caching.replay(trace.events, settings, capacity_bytes, releases=trace.cache_releases)
+    except OutOfMemory:
+        return None
+
+
+def least_reserved(trace: Trace, settings: CudaSettings, allocated: int, reserved: int) -> int:
+    """Return the least reserved memory within which the run succeeds, cached blocks being given back.
+
+    By halving between what is allocated at once and what is reserved when nothing limits it; to
+    1/256. Near the limit success is not quite monotonic in the capacity; this is one bound.
+    """
+    below, enough = allocated - 1, reserved
+    while enough - below > max(2 * MIB, enough * _CAPACITY_STEP):
+        middle = (below + enough) // 2
+        if runs_within(trace, settings, middle) is None:
+            below = middle
+        else:
+            enough = middle
+    return enough
+
+
+def widened(expected: int, parts: tuple[Uncertainty, ...], *, at_least: int) -> Range:
+    """Return the range whose half-widths are the independent parts' root of squares."""
+    down = math.sqrt(sum(part.low_bytes**2 for part in parts))
+    up = math.sqrt(sum(part.high_bytes**2 for part in parts))
+    return Range(
+        low=min(expected, max(int(expected - down), at_least)), expected=expected, high=int(expected + up)
+    )
+
+
+def verdict(need: Range, device: Range, place: Device) -> Fits:
+    """Say whether a run fits: `need` is the capacity that it must have, the context included."""
+    usable = place.usable_figure
+    if usable is None:
+        reason = "the capacity is read on the machine that has the device"
+        return Fits(
+            verdict="uncertain",
+            capacity_bytes=None,
+            free_bytes=None,
+            reason=reason,
+            least_capacity_bytes=need,
+        )
+    spread = int(usable.bytes * USABLE_SPREAD) if usable.grade == "guessed" else 0
+    if need.high <= usable.bytes - spread:
+        said, reason = "yes", "even at the high end of the range"
+        if device.expected > usable.bytes - spread:
+            reason = "by giving cached blocks back and trying again"
+    elif need.low > usable.bytes + spread:
+        said, reason = "no", "even at the low end of the range"
+    else:
+        said, reason = "uncertain", "the card's usable memory lies within the range of what the run needs"
+    return Fits(
+        verdict=said,
+        capacity_bytes=usable.bytes,
+        free_bytes=usable.bytes - device.expected,
+        reason=reason,
+        least_capacity_bytes=need,
+    )
+
+
+def _is_close(beside: Range, allocated: int, reserved: int, usable: int) -> bool:
+    """Return whether a card of `usable` bytes may be too small for `reserved`, but not for `allocated`."""
+    margin = 2 * placement_spread(1.0) * reserved
+    return beside.high + reserved + margin > usable and beside.low + allocated - margin < usable
+
+
+def _within(figure: Range, capacity: int) -> Range:
+    """Cut the high end at the card's memory where the expected value is below it."""
+    if figure.expected > capacity:
+        return figure
+    return Range(low=figure.low, expected=figure.expected, high=min(figure.high, capacity))
+
+
+def _unmodelled(trace: Trace) -> tuple[str, ...]:
+    """Name what the process may take beyond what is modelled."""
+    lines = [
+        "scratch of reductions and normalisation, copies that kernels make of inputs in an unusual layout",
+        "pools of CUDA graphs and of further streams, NCCL, libraries that ask the driver themselves",
+        "pinned host memory; data loaders",
+    ]
+    if any(s.mechanism == libraries.CONVOLUTION for s in trace.scratch.values()):
+        lines.insert(
+            0,
+            "which plan cuDNN chooses for a convolution: its workspace is taken as nothing, and at most as "
+            "copies in the layout of tensor cores",
+        )
+    return tuple(lines)
+
+
+def _basis(figure: Figure) -> str:
+    return f"{figure.grade}: {figure.source}"
+
+
+def _assumptions(place: Device, figure: Figure, outside: Range | None, stack: Stack) -> tuple[str, ...]:
+    lines = [
+        f"torch {stack.torch[0]}.{stack.torch[1]} with CUDA {stack.cuda_version[0]}.{stack.cuda_version[1]}"
+    ]
+    if outside is None:
+        lines.append(f"CUDA context {figure.bytes // MIB} MiB, {figure.grade}: {figure.source}")
+    usable = place.usable_figure
+    if usable is not None:
+        lines.append(f"usable memory {usable.bytes // MIB} MiB, {usable.grade}: {usable.source}")
+    return tuple(lines)

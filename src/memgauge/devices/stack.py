@@ -1,0 +1,107 @@
+"""What runs between a program and the card: versions, and the switches that change memory."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from memgauge.errors import UsageError
+from memgauge.units import KIB
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?(?:[a-z+.-].*)?")
+_WORKSPACES = re.compile(r":([0-9]+):([0-9]+)")
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """The software that the run will use; None leaves a choice to torch's own defaults.
+
+    Attributes:
+        torch: Version of torch, (major, minor).
+        cuda: Version of CUDA that this torch is built with; None: the usual one of that torch.
+        cublas_workspace_config: Value of CUBLAS_WORKSPACE_CONFIG.
+        cublaslt_unified: TORCH_CUBLASLT_UNIFIED_WORKSPACE; None: by the version of torch.
+        cudnn: torch.backends.cudnn.enabled; None leaves what the program sets.
+        cudnn_benchmark: torch.backends.cudnn.benchmark, likewise.
+        cudnn_deterministic: torch.backends.cudnn.deterministic, likewise.
+        tf32: torch.backends.cudnn.allow_tf32, likewise (torch's default is True for convolutions).
+    """
+
+    torch: tuple[int, int] = (2, 13)
+    cuda: tuple[int, int] | None = None
+    cublas_workspace_config: str | None = None
+    cublaslt_unified: bool | None = None
+    cudnn: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    tf32: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            UsageError: Two settings cannot both hold.
+        """
+        if self.cudnn is False:
+            for name, value in (
+                ("benchmark", self.cudnn_benchmark),
+                ("deterministic", self.cudnn_deterministic),
+            ):
+                if value:
+                    raise UsageError(
+                        f"cuDNN is off, so cudnn.{name}=on changes nothing; leave one of them out"
+                    )
+        if self.cublas_workspace_config is not None:
+            workspace_config_bytes(self.cublas_workspace_config)
+
+    @property
+    def cuda_version(self) -> tuple[int, int]:
+        """Return the version of CUDA; that of torch's standard builds where none is given.
+
+        Source: the default wheels of PyTorch's release notes (1.7: 11.0 … 2.13: 13.0).
+        """
+        if self.cuda is not None:
+            return self.cuda
+        usual = (
+            ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
+            ((1, 13), (11, 7)), ((1, 12), (11, 3)), ((1, 9), (11, 1)), ((1, 7), (11, 0)), ((0, 0), (10, 1)),
+        )  # fmt: skip
+        return next(cuda for since, cuda in usual if self.torch >= since)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Return whether CUDA loads kernels when they are first called.
+
+        Source: pytorch PR 86509 (1.13: CUDA_MODULE_LOADING=LAZY is set, where CUDA is 11.7 or newer).
+        """
+        return self.torch >= (1, 13) and self.cuda_version >= (11, 7)
+
+
+def parse_version(text: str, what: str) -> tuple[int, int]:
+    """Return `(2, 6)` for `2.6`, `2.6.0` and `2.6.0+cu124`.
+
+    Raises:
+        UsageError: The text is no version.
+    """
+    found = _VERSION.fullmatch(text.strip())
+    if not found:
+        raise UsageError(f"{what} {text!r} is no version; write for example 2.6")
+    return int(found[1]), int(found[2])
+
+
+def workspace_config_bytes(text: str) -> int:
+    """Return the bytes that torch takes for a value of CUBLAS_WORKSPACE_CONFIG (`:4096:2:16:8`).
+
+    Torch adds up the sizes and leaves the counts out, unlike cuBLAS itself.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseChosenWorkspaceSize`.
+
+    Raises:
+        UsageError: There is no such pair; torch would warn and take its default.
+    """
+    pairs = _WORKSPACES.findall(text)
+    if not pairs or _WORKSPACES.sub("", text):
+        raise UsageError(
+            f"CUBLAS_WORKSPACE_CONFIG {text!r}: write :SIZE:COUNT pairs, SIZE in KiB, such as :4096:8"
+        )
+    return sum(int(size) for size, _ in pairs) * KIB

@@ -1,0 +1,208 @@
+"""Where libraries take memory for themselves in a trace: at which operator, for how long.
+
+How much it is says `devices.libraries`. A workspace of cuBLAS is kept from the first product
+of a thread on: the program's thread, and the engine's, which runs backward. cuDNN's are given
+back when the convolution returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memgauge.devices import libraries
+from memgauge.devices.libraries import Convolution
+from memgauge.frameworks.torch.operators import rule_of
+from memgauge.frameworks.torch.shapes import output_specs
+from memgauge.records import Range, Scratch
+
+if TYPE_CHECKING:
+    from memgauge.frameworks.torch.cuda_devices import Card
+    from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
+
+aten = torch.ops.aten
+
+PRODUCTS = frozenset(
+    (
+        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.mv.default,
+        aten.addmv.default, aten.dot.default, aten._addmm_activation.default, aten.addbmm.default,
+        aten._scaled_mm.default,
+    )
+)  # fmt: skip
+_HALF = (torch.float16, torch.bfloat16)
+_CUDNN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Libraries:
+    """The libraries of one traced run: what they hold, and what they have seen."""
+
+    def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
+        self._mode = mode
+        self._card = card
+        self._has_workspace: set[bool] = set()  # of the program's thread, of the engine's
+        self._searched: set[Convolution] = set()
+
+    def before(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
+        if func not in PRODUCTS:
+            return
+        thread = self._mode.in_backward
+        if thread not in self._has_workspace:
+            self._has_workspace.add(thread)
+            size = self._card.cublas_bytes
+            if size:
+                self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
+
+    def after(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Note what an operator takes once its outputs are there, and gives back before it returns."""
+        if func is aten.addmm.default and args[0].dim() == 1:
+            size = libraries.cublaslt_bytes(self._card.stack)
+            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+        elif func is aten.embedding_dense_backward.default:
+            grad, indices, rows = args[:3]
+            size = libraries.embedding_backward_bytes(
+                indices.numel(), int(rows), grad.shape[-1], indices.itemsize
+            )
+            self.pass_by(libraries.EMBEDDING, Range(low=size, expected=size, high=size))
+        elif func in (aten.sort.default, aten.sort.stable, aten.argsort.default):
+            self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize))
+
+    def pass_by(self, mechanism: str, size: Range) -> None:
+        """Note what is taken and given back at once."""
+        if size.high > 0:
+            self._mode.give_back(self._taken(mechanism, size))
+
+    def _taken(self, mechanism: str, size: Range) -> int:
+        return self._mode.take(size.expected, Scratch(mechanism, size.low, size.high))
+
+    # -- convolution ---------------------------------------------------------------------------------
+
+    def convolve(self, call: Convolution) -> None:
+        """Note the workspace of one call of cuDNN, and of the search before the first of its kind."""
+        flags = torch.backends.cudnn
+        if flags.benchmark and call not in self._searched:
+            self._searched.add(call)
+            self.pass_by(libraries.SEARCH, libraries.search_bytes(call))
+            self._mode.release_cache()
+        self.pass_by(libraries.CONVOLUTION, libraries.convolution_bytes(call))
+
+    def uses_tensor_cores(self, dtype: torch.dtype) -> bool:
+        """Return whether convolutions of this type may run on tensor cores."""
+        capability = self._card.capability
+        if dtype in _HALF:
+            return capability >= (7, 0)
+        return dtype is torch.float32 and capability >= (8, 0) and torch.backends.cudnn.allow_tf32
+
+
+def convolution(
+    mode: CudaPhantomMode, input: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int,
+) -> Any:  # fmt: skip
+    """The forward convolution: copies that make its inputs fit, output, workspace.
+
+    Source: native/cudnn/ConvShared.cpp `cudnn_convolution_forward`.
+    """
+    if mode.is_known(input) and mode.is_known(weight):
+        return NotImplemented
+    func = aten.convolution.default
+    arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    specs = output_specs(func, rule_of(func), arguments, {})
+    with _fitting(mode, input, weight):
+        result = mode.make(specs)
+        if on_cudnn(input, weight, groups, dilation, transposed):
+            direction = "data" if transposed else "forward"
+            mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
+    return result
+
+
+def convolution_backward(
+    mode: CudaPhantomMode, grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any,
+    stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Any,
+) -> Any:  # fmt: skip
+    """Both gradients, one after the other, each with its own workspace; then the bias.
+
+    Source: native/Convolution.cpp `convolution_backward`, native/cudnn/ConvShared.cpp
+    `cudnn_convolution_backward`.
+    """
+    func = aten.convolution_backward.default
+    arguments = (
+        grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask,
+    )  # fmt: skip
+    specs = output_specs(func, rule_of(func), arguments, {})
+    runs = on_cudnn(input, weight, groups, dilation, transposed)
+    results: list[Any] = [None, None, None]
+    with _fitting(mode, input, weight, grad):
+        for place, direction in ((0, "forward" if transposed else "data"), (1, "filter")):
+            if not mask[place]:
+                continue
+            results[place] = mode.make(specs[place])
+            if runs:
+                mode.libraries.convolve(
+                    _call(mode, direction, input, weight, grad, groups, stride, transposed)
+                )
+        if mask[2]:
+            results[2] = mode.make(specs[2])
+    return tuple(results)
+
+
+def on_cudnn(input: torch.Tensor, weight: torch.Tensor, groups: int, dilation: Any, transposed: bool) -> bool:
+    """Return whether torch hands a convolution to cuDNN instead of its own depthwise kernel.
+
+    Source: native/Convolution.cpp `_select_conv_backend`, `use_cudnn_depthwise`: float32 in the
+    ordinary layout is depthwise convolved by torch itself; half types by cuDNN under conditions
+    on the workload, of which the main one (32 channels and more, no dilation) is kept here.
+    """
+    if not torch.backends.cudnn.enabled or input.dtype not in _CUDNN_DTYPES or input.dim() not in (3, 4, 5):
+        return False
+    channels = input.shape[1]
+    depthwise = not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
+    if not depthwise or is_channels_last(input) or is_channels_last(weight):
+        return True
+    half = input.dtype in _HALF and channels >= 32 and all(d == 1 for d in dilation)
+    return half and input.dim() == 4
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of pictures or volumes lies in memory with its channels last."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
+
+
+@contextmanager
+def _fitting(mode: CudaPhantomMode, *tensors: torch.Tensor) -> Iterator[None]:
+    """Hold copies of what does not lie in memory as the kernel wants it (`contiguous(memory_format)`)."""
+    last = any(is_channels_last(t) for t in tensors[:2])
+    copies = []
+    for tensor in tensors:
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+        wanted = form if last and form is not None else torch.contiguous_format
+        if not tensor.is_contiguous(memory_format=wanted):
+            copies.append(mode.hold(tensor.numel() * tensor.itemsize))
+    yield
+    for copy in copies:
+        mode.give_back(copy)
+
+
+def _call(
+    mode: CudaPhantomMode, direction: str, input: torch.Tensor, weight: torch.Tensor, output: torch.Tensor,
+    groups: int, stride: Any, transposed: bool,
+) -> Convolution:  # fmt: skip
+    data, result = (output, input) if transposed else (input, output)
+    return Convolution(
+        direction=direction,
+        data=data.numel(),
+        weight=weight.numel(),
+        result=result.numel(),
+        itemsize=input.itemsize,
+        kernel=tuple(weight.shape[2:]),
+        groups=groups,
+        channels=(data.shape[1], result.shape[1]),
+        channels_last=is_channels_last(input) or is_channels_last(weight),
+        tensor_cores=mode.libraries.uses_tensor_cores(input.dtype),
+        strided=any(s != 1 for s in stride),
+        image=tuple(data.shape[2:]),
+        batch=data.shape[0],
+    )

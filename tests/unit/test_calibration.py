@@ -1,0 +1,116 @@
+"""Calibration: what can be tested without a GPU is everything after the readings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memgauge import devices
+from memgauge.calibration import CONSTANTS, Calibration, Readings, calibrated, device_toml
+from memgauge.cli import main
+from memgauge.devices.context import context
+from memgauge.devices.stack import Stack
+from memgauge.errors import UsageError
+from memgauge.units import GIB, MIB
+
+T4 = Readings(
+    title="Tesla T4",
+    total_bytes=15_828_320_256,
+    compute_capability=(7, 5),
+    multiprocessors=40,
+    threads_per_multiprocessor=1024,
+    ladder={
+        "init": 110_100_480,
+        "product": 137_363_456,
+        "convolution": 141_426_688,
+        "backward": 143_000_000,
+        "optimizer": 143_000_000,
+    },
+    cublas_workspace=8_519_680,
+    backward_workspace=8_519_680,
+    constants=dict(CONSTANTS),
+    torch="2.11.0+cu128",
+    cuda="12.8",
+    driver="570.1",
+    used_before=0,
+)
+
+
+def test_the_card_is_recognised_and_the_catalogue_is_judged() -> None:
+    result = calibrated(T4)
+    assert result.nearest == "nvidia-t4"
+    judged = {row.figure: row for row in result.deviations}
+    assert judged["context"].is_inside
+    assert judged["context"].measured_bytes == 143_000_000
+    assert judged["cuBLAS workspace, first product"].is_inside
+    assert judged["segment for a shared request"].is_inside
+    off = calibrated(msgspec.structs.replace(T4, constants={"shared": 40 * MIB}))
+    assert {r.figure: r.is_inside for r in off.deviations}["segment for a shared request"] is False
+
+
+def test_a_card_that_is_not_listed_is_still_described() -> None:
+    strange = msgspec.structs.replace(T4, total_bytes=5 * GIB, title="Something Else")
+    result = calibrated(strange)
+    assert result.nearest is None
+    assert result.device.capacity_bytes == 5 * GIB
+
+
+def test_the_file_is_read_back_as_the_same_device(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    made = calibrated(msgspec.structs.replace(T4, title='The "quick" card\\')).device
+    path.write_text(device_toml(made))
+    assert devices.find(str(path)) == made
+
+
+def test_device_cuda_uses_the_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert devices.find("cuda").capacity_bytes is None
+    path = devices.calibration_file()
+    path.parent.mkdir()
+    path.write_text(device_toml(calibrated(T4).device))
+    found = devices.find("cuda")
+    assert found.capacity_bytes == T4.total_bytes
+    figure, basis = context(found, Stack())
+    assert figure.expected == 143_000_000 and basis.grade == "measured"
+
+
+@pytest.mark.parametrize("last", [0, 14 * GIB])
+def test_readings_that_cannot_be_right_are_refused(last: int) -> None:
+    ladder = dict.fromkeys(("init", "product"), last)
+    with pytest.raises(UsageError, match="another process"):
+        calibrated(msgspec.structs.replace(T4, ladder=ladder))
+
+
+def test_without_a_gpu_the_command_says_so_and_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    out = tmp_path / "card.toml"
+    assert main(["calibrate", "--out", str(out)]) == 3
+    said = capfd.readouterr()
+    assert said.out == "" and "no CUDA device here" in said.err
+    assert not out.exists()
+
+
+def test_the_measuring_process_needs_a_device() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    command = [sys.executable, "-m", "memgauge.frameworks.torch.cuda_ladder"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    assert done.returncode == 3 and done.stdout == ""
+
+
+def test_a_calibration_is_one_json_document() -> None:
+    text = msgspec.json.encode(calibrated(T4))
+    assert msgspec.json.decode(text)["schema"] == "memgauge.calibration/1"
+    assert msgspec.json.decode(text, type=Calibration).nearest == "nvidia-t4"

@@ -1,0 +1,152 @@
+"""What libraries take, at the moment when they take it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from memgauge import devices
+from memgauge.devices import libraries
+from memgauge.devices.stack import Stack
+from memgauge.estimate import traced
+from memgauge.records import Trace
+from memgauge.units import MIB
+from memgauge.workload import Workload
+
+
+def run(
+    model: Any, *shape: int, stack: Stack | None = None, device: str = "nvidia-a100-40gb", before: Any = None
+) -> Trace:
+    def build() -> Any:
+        if before is not None:
+            before()
+        return model()
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+
+    workload = Workload(build=build, batch=lambda: torch.randn(*shape), step=step)
+    return traced(workload, devices.find(device), steps=3, threads=1, stack=stack or Stack(torch=(2, 6)))
+
+
+def of(trace: Trace, mechanism: str) -> list[tuple[int, int]]:
+    """Return index and bytes of each request by a mechanism."""
+    return [
+        (index, event.requested_bytes)
+        for index, event in enumerate(trace.events)
+        if event.requested_bytes > 0
+        and event.storage in trace.scratch
+        and trace.scratch[event.storage].mechanism == mechanism
+    ]
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+
+
+def test_each_of_two_threads_keeps_one_cublas_workspace() -> None:
+    trace = run(linear, 32, 64)
+    taken = of(trace, libraries.CUBLAS)
+    assert [size for _, size in taken] == [8_519_680, 8_519_680]
+    assert [trace.events[index].phase for index, _ in taken] == ["step 1 forward", "step 1 backward"]
+    released = {e.storage for e in trace.events if e.requested_bytes < 0}
+    assert all(trace.events[index].storage not in released for index, _ in taken)
+    assert {trace.categories[trace.events[index].storage] for index, _ in taken} == {"workspace"}
+
+
+def test_hopper_gets_the_larger_workspace_and_a_setting_overrides_it() -> None:
+    assert of(run(linear, 32, 64, device="nvidia-h100-80gb"), libraries.CUBLAS)[0][1] == 32 * MIB
+    off = Stack(torch=(2, 6), cublas_workspace_config=":0:0")
+    assert of(run(linear, 32, 64, stack=off), libraries.CUBLAS) == []
+
+
+def test_a_product_with_a_bias_takes_one_mebibyte_before_torch_2_9() -> None:
+    assert {size for _, size in of(run(linear, 32, 64), libraries.CUBLASLT)} == {MIB}
+    assert of(run(linear, 32, 64, stack=Stack(torch=(2, 13))), libraries.CUBLASLT) == []
+
+
+def test_no_product_no_workspace() -> None:
+    trace = run(lambda: nn.Sequential(nn.BatchNorm1d(8), nn.ReLU()), 32, 8)
+    assert not trace.scratch
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
+
+
+def test_each_convolution_has_a_workspace_in_forward_and_one_for_each_gradient() -> None:
+    trace = run(convolution, 4, 3, 32, 32)
+    phases = [trace.events[index].phase for index, _ in of(trace, libraries.CONVOLUTION)]
+    # The second layer has two gradients; the first has none of its input, which needs none.
+    assert phases.count("step 1 forward") == 2
+    assert phases.count("step 1 backward") == 3
+
+
+def test_the_highest_workspace_is_copies_of_what_goes_in_and_out() -> None:
+    trace = run(convolution, 4, 3, 32, 32)
+    first = trace.events[of(trace, libraries.CONVOLUTION)[0][0]].storage
+    assert trace.scratch[first].high_bytes == 4 * (4 * 3 * 32 * 32 + 16 * 3 * 9 + 4 * 16 * 32 * 32)
+    assert trace.scratch[first].low_bytes == 0
+
+
+def test_without_tf32_there_is_nothing_to_copy_for() -> None:
+    trace = run(convolution, 4, 3, 32, 32, stack=Stack(torch=(2, 6), tf32=False))
+    assert {
+        trace.scratch[trace.events[i].storage].high_bytes for i, _ in of(trace, libraries.CONVOLUTION)
+    } == {
+        16 * 3 * 9 * 4,
+        16 * 16 * 9 * 4,
+    }
+
+
+def test_a_depthwise_convolution_in_float32_is_torchs_own() -> None:
+    trace = run(lambda: nn.Conv2d(16, 16, 3, groups=16), 4, 16, 32, 32)
+    assert of(trace, libraries.CONVOLUTION) == []
+
+
+def test_the_search_gives_the_cache_back_once_for_each_kind_of_call() -> None:
+    def switch() -> None:
+        torch.backends.cudnn.benchmark = True
+
+    before = torch.backends.cudnn.benchmark
+    trace = run(convolution, 4, 3, 32, 32, before=switch)
+    assert len(trace.cache_releases) == len(of(trace, libraries.SEARCH)) == 5
+    assert all(trace.events[i].phase.startswith("step 1") for i in trace.cache_releases)
+    assert torch.backends.cudnn.benchmark is before  # what a program sets is given back
+    assert run(convolution, 4, 3, 32, 32).cache_releases == []
+
+
+def test_an_option_switches_the_search_on() -> None:
+    trace = run(convolution, 4, 3, 32, 32, stack=Stack(torch=(2, 6), cudnn_benchmark=True))
+    assert len(trace.cache_releases) == 5
+
+
+def test_a_programs_own_empty_cache_is_traced_in_every_step() -> None:
+    class Emptying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.layer(x)
+            torch.cuda.empty_cache()
+            return y
+
+    assert len(run(Emptying, 32, 64).cache_releases) == 3
+
+
+def test_a_large_embedding_gradient_is_sorted() -> None:
+    def build() -> Any:
+        return nn.Embedding(1000, 32)
+
+    workload = Workload(
+        build=build,
+        batch=lambda: torch.randint(0, 1000, (4, 1024)),
+        step=lambda model, x: model(x).sum().backward(),
+    )
+    place, stack = devices.find("nvidia-a100-40gb"), Stack(torch=(2, 6))
+    trace = traced(workload, place, steps=1, threads=1, stack=stack)
+    wanted = libraries.embedding_backward_bytes(4096, 1000, 32, 8)
+    assert [size for _, size in of(trace, libraries.EMBEDDING)] == [wanted]

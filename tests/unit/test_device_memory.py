@@ -1,0 +1,130 @@
+"""Ranges, verdicts and least capacities, on traces whose sums a reader can do in the head."""
+
+from __future__ import annotations
+
+import pytest
+
+from memgauge import devices
+from memgauge.allocators.settings import CudaSettings
+from memgauge.device_memory import (
+    device_memory,
+    least_reserved,
+    replay_sized,
+    runs_within,
+    widened,
+    without,
+)
+from memgauge.devices import Device, Figure
+from memgauge.devices.stack import Stack
+from memgauge.records import Category, MemoryEvent, Range, Scratch, Trace, Uncertainty
+from memgauge.units import GIB, MIB
+
+SETTINGS = CudaSettings()
+
+
+def trace(
+    *changes: tuple[str, int], scratch: dict[str, Scratch] | None = None, releases: tuple[int, ...] = ()
+) -> Trace:
+    numbers: dict[str, int] = {}
+    events = [MemoryEvent(numbers.setdefault(n, len(numbers)), size, "", "", "") for n, size in changes]
+    return Trace(
+        events=events,
+        categories=[Category.ACTIVATION] * len(numbers),
+        layers=[""] * len(numbers),
+        scratch={numbers[name]: s for name, s in (scratch or {}).items()},
+        cache_releases=releases,
+    )
+
+
+def card(capacity: int) -> Device:
+    return Device(
+        name="card",
+        title="a card",
+        kind="cuda",
+        capacity_bytes=capacity,
+        usable=Figure(bytes=capacity, grade="measured", source="test"),
+        context=Figure(bytes=100 * MIB, grade="measured", source="test"),
+    )
+
+
+def reserved(of: Trace, side: str = "expected") -> int:
+    return max(replay_sized(of, SETTINGS, side).reserved_bytes or ())
+
+
+# Two tensors one after the other that cannot share a segment: 60 then 100 MiB.
+ONE_AFTER_OTHER = trace(("a", 60 * MIB), ("a", -60 * MIB), ("b", 100 * MIB), ("b", -100 * MIB))
+
+
+def test_cached_blocks_are_given_back_where_the_card_is_small() -> None:
+    assert reserved(ONE_AFTER_OTHER) == 160 * MIB
+    assert least_reserved(ONE_AFTER_OTHER, SETTINGS, 100 * MIB, 160 * MIB) <= 102 * MIB
+    assert runs_within(ONE_AFTER_OTHER, SETTINGS, 100 * MIB) is not None
+    assert runs_within(ONE_AFTER_OTHER, SETTINGS, 99 * MIB) is None
+
+
+def test_a_release_of_the_cache_frees_what_is_not_in_use() -> None:
+    released = trace(
+        *[(n, s) for n, s in (("a", 60 * MIB), ("a", -60 * MIB), ("b", 100 * MIB))], releases=(2,)
+    )
+    assert reserved(released) == 100 * MIB
+
+
+def test_scratch_is_replayed_at_each_of_its_sizes() -> None:
+    scratch = {"w": Scratch("cublas", 12 * MIB, 40 * MIB)}
+    taken = trace(("t", 30 * MIB), ("w", 20 * MIB), ("w", -20 * MIB), scratch=scratch)
+    assert [reserved(taken, side) for side in ("low", "expected", "high")] == [42 * MIB, 50 * MIB, 70 * MIB]
+    assert reserved(without(taken, frozenset({"cublas"}))) == 30 * MIB
+    assert reserved(without(taken, frozenset({"other"}))) == 50 * MIB
+
+
+def test_leaving_a_mechanism_out_keeps_the_releases_at_their_places() -> None:
+    scratch = {"w": Scratch("cublas", MIB, MIB)}
+    changes = (("a", 60 * MIB), ("w", MIB), ("w", -MIB), ("a", -60 * MIB), ("b", 100 * MIB))
+    with_release = trace(*changes, scratch=scratch, releases=(4,))
+    assert reserved(without(with_release, frozenset({"cublas"}))) == 100 * MIB
+    assert reserved(without(with_release, frozenset({"cublas", "cache releases"}))) == 160 * MIB
+
+
+def test_device_memory_is_reserved_plus_context_and_says_where_its_width_is_from() -> None:
+    memory = device_memory(ONE_AFTER_OTHER, card(GIB), Stack(), SETTINGS)
+    assert memory.device.expected == 260 * MIB
+    assert memory.device.low < 260 * MIB < memory.device.high
+    assert {part.source for part in memory.uncertainty} == {"context", "workspaces", "placement"}
+    assert memory.fits.verdict == "yes"
+
+
+def test_the_verdict_asks_whether_it_runs_not_what_it_would_take_for_the_asking() -> None:
+    # 160 MiB if nothing limits it, 100 MiB at least; the context takes 100 MiB.
+    assert device_memory(ONE_AFTER_OTHER, card(256 * MIB), Stack(), SETTINGS).fits.verdict == "yes"
+    assert device_memory(ONE_AFTER_OTHER, card(150 * MIB), Stack(), SETTINGS).fits.verdict == "no"
+    assert device_memory(ONE_AFTER_OTHER, card(202 * MIB), Stack(), SETTINGS).fits.verdict == "uncertain"
+
+
+def test_what_a_small_card_would_show_is_less_than_what_a_large_one_shows() -> None:
+    small = device_memory(ONE_AFTER_OTHER, card(220 * MIB), Stack(), SETTINGS)
+    assert small.device.expected <= 220 * MIB
+    assert small.fits.least_capacity_bytes is not None
+    assert small.fits.least_capacity_bytes.expected <= 202 * MIB
+
+
+def test_independent_parts_join_by_the_root_of_squares() -> None:
+    parts = tuple(
+        Uncertainty(source=s, low_bytes=x, high_bytes=x, basis="") for s, x in (("a", 30), ("b", 40))
+    )
+    assert widened(1000, parts, at_least=0) == Range(low=950, expected=1000, high=1050)
+
+
+def test_a_guessed_card_leaves_room_around_the_verdict() -> None:
+    device = devices.find("nvidia-a100-80gb")
+    assert device.usable_figure is not None and device.usable_figure.grade == "guessed"
+    memory = device_memory(ONE_AFTER_OTHER, device, Stack(), SETTINGS)
+    assert memory.fits.verdict == "yes"
+
+
+@pytest.mark.parametrize("side", ["low", "expected", "high"])
+def test_sides_are_in_order(side: str) -> None:
+    scratch = {"w": Scratch("cudnn convolution", 0, 64 * MIB)}
+    taken = trace(("t", 30 * MIB), ("w", MIB), ("w", -MIB), scratch=scratch)
+    values = [reserved(taken, s) for s in ("low", "expected", "high")]
+    assert values == sorted(values)
+    assert reserved(taken, side) in values

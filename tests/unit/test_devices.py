@@ -1,0 +1,177 @@
+"""The catalogue, device files, contexts, and what the software's versions mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memgauge import devices
+from memgauge.devices import GRADES, Figure, libraries
+from memgauge.devices.context import SPREAD, context, local_memory_bytes, observations
+from memgauge.devices.stack import Stack, parse_version, workspace_config_bytes
+from memgauge.errors import UsageError
+from memgauge.units import KIB, MIB
+
+CARD = """
+[[device]]
+name = "my-card"
+capacity_bytes = 17_179_869_184
+compute_capability = [8, 6]
+multiprocessors = 40
+threads_per_multiprocessor = 1536
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "card.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_figure_has_a_source_and_a_known_grade() -> None:
+    for device in devices.gpus():
+        assert device.source and device.architecture and device.multiprocessors, device.name
+        usable = device.usable_figure
+        assert usable is not None and usable.grade in GRADES and usable.source, device.name
+        assert 0.9 * (device.capacity_bytes or 0) < usable.bytes <= (device.capacity_bytes or 0), device.name
+    for seen in observations():
+        assert seen.grade in GRADES and seen.source and seen.instrument
+
+
+def test_names_that_others_rely_on_are_there() -> None:
+    wanted = (
+        "nvidia-gtx-titan-x nvidia-p100-16gb nvidia-t4 nvidia-v100-16gb nvidia-v100-32gb nvidia-rtx-2080-ti "
+        "nvidia-rtx-3060 nvidia-rtx-3090 nvidia-rtx-4060 nvidia-rtx-4090 nvidia-rtx-5090 nvidia-a10 nvidia-a6000 "
+        "nvidia-a100-40gb nvidia-a100-80gb nvidia-l4 nvidia-l40s nvidia-h100-80gb nvidia-h200 nvidia-b200 "
+        "amd-mi250 amd-mi300x"
+    ).split()
+    assert set(wanted) <= set(devices.catalogue())
+
+
+def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
+    text = CARD + 'context = { bytes = 300_000_000, grade = "measured", source = "nvidia-smi" }\n'
+    device = devices.find(write(tmp_path, text))
+    assert (device.name, device.kind, device.compute_capability) == ("my-card", "cuda", (8, 6))
+    figure, basis = context(device, Stack())
+    assert figure.expected == 300_000_000 and basis.source == "nvidia-smi"
+    assert figure.high - figure.expected == int(300_000_000 * SPREAD["measured"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[device]]\nname = 'x'\n", "capacity_bytes is missing"),
+        ("[[device]]\nname = 'x'\ncapacity_bytes = 24\n", "between 256 MiB and 4 TiB"),
+        (CARD + "usable = { bytes = 1, grade = 'others', source = 'x' }", "usable.bytes = 1"),
+        (CARD + "usable = { bytes = 17179869184, grade = 'sure', source = 'x' }", "'sure'"),
+        (CARD + "context = { bytes = 99179869184, grade = 'others', source = 'x' }", "context.bytes"),
+        (CARD + "context = { bytes = 5 }", "grade"),
+        (CARD + "colour = 'red'", "colour"),
+        (CARD.replace("40", "-40"), "multiprocessors = -40"),
+        (CARD + CARD, "one [[device]] table"),
+        ("not toml", "not TOML"),
+        (CARD + "kind = 'cpu'", "only cards"),
+    ],
+)
+def test_a_device_file_with_missing_or_absurd_figures_is_refused(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=r"card\.toml") as caught:
+        devices.find(write(tmp_path, text))
+    assert said in str(caught.value)
+
+
+def test_a_missing_device_file_and_an_unknown_card_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere.toml cannot be read"):
+        devices.find(str(tmp_path / "nowhere.toml"))
+    with pytest.raises(UsageError, match="nvidia-t4"):
+        devices.find("nvidia-t5")
+
+
+def test_an_observed_context_comes_before_a_derived_one() -> None:
+    figure, basis = context(devices.find("nvidia-t4"), Stack(torch=(2, 11), cuda=(12, 8)))
+    assert figure.expected == 141_426_688 and basis.grade == "others"
+    figure, basis = context(devices.find("nvidia-l4"), Stack(torch=(2, 11)))
+    assert basis.grade == "guessed" and figure.low < figure.expected < figure.high
+
+
+def test_a_derived_context_grows_with_the_threads_of_the_card() -> None:
+    small, large = devices.find("nvidia-rtx-3060"), devices.find("nvidia-h100-80gb")
+    assert local_memory_bytes(small) == 28 * 1536 * KIB
+    difference = context(large, Stack())[0].expected - context(small, Stack())[0].expected
+    assert difference == local_memory_bytes(large) - local_memory_bytes(small)
+
+
+def test_guesses_widen_the_range() -> None:
+    device = devices.find("nvidia-a100-40gb")
+    widths = []
+    for grade in ("measured", "others", "guessed"):
+        one = type(device)(
+            name="x", title="x", kind="cuda", context=Figure(bytes=400 * MIB, grade=grade, source="x")
+        )
+        figure, _ = context(one, Stack())
+        widths.append(figure.high - figure.low)
+    assert widths == sorted(widths) and len(set(widths)) == 3
+
+
+def test_torch_figures_of_torres_lie_within_the_ranges() -> None:
+    # Torres 2021, table 4: 497 MB on a TITAN X and 849 MB on a P100 with PyTorch 1.4, for all of a small
+    # network's run; the context alone cannot be more, nor its low end above.
+    for card, megabytes in (("nvidia-gtx-titan-x", 497), ("nvidia-p100-16gb", 849)):
+        figure, _ = context(devices.find(card), Stack(torch=(1, 4)))
+        assert figure.low <= megabytes * 10**6 <= figure.high
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "is_lazy"),
+    [((1, 12), (11, 3), False), ((1, 13), (11, 7), True), ((1, 13), (11, 6), False)],
+)
+def test_kernels_are_loaded_lazily_since_torch_1_13_with_cuda_11_7(
+    torch: tuple[int, int], cuda: tuple[int, int], is_lazy: bool
+) -> None:
+    assert Stack(torch=torch, cuda=cuda).is_lazy is is_lazy
+
+
+def test_cublas_workspaces_by_architecture_and_version() -> None:
+    newest = Stack(torch=(2, 13))
+    assert libraries.cublas_bytes((8, 0), newest) == 8_519_680
+    assert libraries.cublas_bytes((9, 0), newest) == 32 * MIB
+    assert libraries.cublas_bytes((12, 0), newest) == 32 * MIB
+    assert libraries.cublas_bytes((12, 0), Stack(torch=(2, 6))) == 8_519_680
+    assert libraries.cublas_bytes((8, 0), Stack(cublas_workspace_config=":0:0")) == 0
+
+
+def test_cublaslt_shares_the_workspace_since_torch_2_9() -> None:
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 6))) == MIB
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 9))) == 0
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_unified=True)) == 0
+
+
+def test_sizes_of_a_workspace_setting_are_added_up() -> None:
+    assert workspace_config_bytes(":4096:2:16:8") == (4096 + 16) * KIB
+
+
+@pytest.mark.parametrize("text", ["4096:8", ":4096", "", ":a:b", ":4096:8,"])
+def test_an_unreadable_workspace_setting_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=":SIZE:COUNT"):
+        Stack(cublas_workspace_config=text)
+
+
+def test_contradictory_switches_are_refused() -> None:
+    with pytest.raises(UsageError, match="cuDNN is off"):
+        Stack(cudnn=False, cudnn_benchmark=True)
+
+
+def test_versions_are_read_in_the_ways_that_torch_writes_them() -> None:
+    assert parse_version("2.6.0+cu124", "torch") == (2, 6)
+    assert parse_version("12.8", "CUDA") == (12, 8)
+    with pytest.raises(UsageError, match="'two'"):
+        parse_version("two", "--torch")
+
+
+def test_embedding_gradients_are_sorted_above_3072_indices() -> None:
+    assert libraries.embedding_backward_bytes(3072, 50257, 768, 8) == 0
+    partial = 4096 // 10 + 4096
+    expected = 2 * 4096 * 8 + (3 * 4096 + partial) * 8 + partial * 768 * 4
+    assert libraries.embedding_backward_bytes(4096, 50257, 768, 8) == expected

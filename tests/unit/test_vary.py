@@ -1,0 +1,92 @@
+"""Many cards, many values, and the largest that fits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from memgauge import devices
+from memgauge.arguments import TargetOptions
+from memgauge.errors import UsageError
+from memgauge.vary import Affine, Varied, curve, largest, over_catalogue, parse_values
+
+MLP = {"options": TargetOptions(), "sets": {}}
+
+
+def varied(target: str = "zoo:torres-cnn", **options: object) -> Varied:
+    asked = dataclasses.replace(TargetOptions(), **options)  # type: ignore[arg-type]
+    return Varied(target, devices.find("nvidia-t4"), "batch_size", asked, {}, 3, None)
+
+
+def test_replayed_values_equal_traced_ones() -> None:
+    once = varied()
+    assert once.trace(100).events != once.trace(8).events
+    assert 100 not in once.traced  # interpolated
+    real = once.really(100)
+    assert [e.requested_bytes for e in Varied.trace(varied(), 100).events] == [
+        e.requested_bytes for e in real.events
+    ]
+
+
+def test_sizes_off_the_line_are_noticed() -> None:
+    once = varied()
+    first, second, third = (once.really(v) for v in (8, 16, 40))
+    line = Affine.through(8, first, 16, second)
+    assert line is not None and line.gives(40, third)
+    bent = [
+        third.events[0]._replace(requested_bytes=third.events[0].requested_bytes + 512),
+        *third.events[1:],
+    ]
+    assert not line.gives(40, dataclasses.replace(third, events=bent))
+    assert not line.gives(40, dataclasses.replace(third, events=third.events[:-1]))
+
+
+def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
+    result = over_catalogue("zoo:mlp", **MLP)  # type: ignore[arg-type]
+    assert result.rows[0].device == "nvidia-rtx-4060"
+    assert len(result.rows) == len(devices.gpus())
+    assert {row.fits.verdict for row in result.rows} == {"yes"}
+
+
+def test_a_curve_grows_with_the_batch() -> None:
+    result = curve("zoo:torres-cnn", device="nvidia-t4", name="batch_size", values=(16, 64, 256), **MLP)  # type: ignore[arg-type]
+    peaks = [row.allocated_bytes for row in result.rows]
+    assert peaks == sorted(peaks) and len(set(peaks)) == 3
+    assert result.is_affine and result.traced == (8, 16, 40)
+
+
+def test_the_largest_fits_and_the_next_does_not() -> None:
+    result = largest("zoo:torres-cnn", device="nvidia-rtx-4060", name="batch_size", **MLP)  # type: ignore[arg-type]
+    assert result.surely is not None and result.probably is not None
+    assert 1 <= result.surely <= result.probably
+    rows = {row.value: row for row in result.curve.rows}
+    assert rows[result.surely].fits.verdict == "yes"
+    assert rows[result.surely + 1].fits.verdict != "yes"
+    need = rows[result.probably + 1].fits.least_capacity_bytes
+    capacity = rows[result.probably + 1].fits.capacity_bytes
+    assert need is not None and capacity is not None and need.expected > capacity
+    assert result.binds["phase"].startswith("step")
+
+
+def test_what_does_not_grow_has_no_largest() -> None:
+    with pytest.raises(UsageError, match="hardly grows with batch_size"):
+        largest("zoo:mlp", device="nvidia-b200", name="batch_size", **MLP)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["batch_size", "batch_size=", "batch_size=8,x", "batch_size=0", "=8", "a b=8"]
+)
+def test_values_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--vary"):
+        parse_values(text)
+
+
+def test_what_is_given_cannot_vary_as_well() -> None:
+    with pytest.raises(UsageError, match="both given and varied"):
+        varied(batch_size=8)
+
+
+def test_only_cards_of_known_size_have_a_largest() -> None:
+    with pytest.raises(UsageError, match="--device cpu"):
+        largest("zoo:mlp", device="cpu", name="batch_size", **MLP)  # type: ignore[arg-type]
