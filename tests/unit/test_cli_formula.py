@@ -108,7 +108,7 @@ def test_layers_can_be_limited(capfd: Capture) -> None:
     assert main(["estimate", "zoo:vgg16", "--method", "formula", "--layers", "3", "--mode", "infer"]) == 0
     out = capfd.readouterr().out
     assert "Layers (3 of 39)" in out
-    assert "features.3" not in out
+    assert "features.0.2" in out and "features.0.3" not in out
     assert "Training, by hand" not in out
 
 
@@ -165,7 +165,7 @@ def test_the_zoo_is_listed_with_parameters_and_peak(capfd: Capture) -> None:
     assert all(n["peak_allocated_bytes"] > 4 * n["parameters"] for n in told["networks"])
 
 
-def test_the_zoo_as_text_has_a_line_for_each(capfd: Capture) -> None:
+def test_the_zoo_as_text_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
     from memgauge.cli.output import show
     from memgauge.formula.records import ZooNetwork
     from memgauge.report.zoo import zoo_view
@@ -173,14 +173,22 @@ def test_the_zoo_as_text_has_a_line_for_each(capfd: Capture) -> None:
     network = ZooNetwork(
         target="zoo:mlp",
         description="A network.",
-        arguments={"batch_size": 3},
+        arguments={"batch_size": 3, "optimizer": "adam", "widths": "3,3", "classes": 2},
         parameters=1234,
         peak_allocated_bytes=2048,
         training_by_hand_bytes=1024,
     )
+    monkeypatch.setenv("COLUMNS", "120")
     show(zoo_view([network], "cpu"))
-    line = capfd.readouterr().out.splitlines()[1]
-    assert line.split() == "zoo:mlp 1,234 2.00 KiB 1.00 KiB A network. (batch size 3)".split()
+    words = " ".join(capfd.readouterr().out.split())
+    assert "zoo:mlp 1,234 2.00 KiB 1.00 KiB A network. (batch size 3; --set widths, classes)" in words
+
+
+@pytest.mark.parametrize("argument", ["layers=-1", "width=0", "dropout=1.5"])
+def test_a_zoo_argument_out_of_range_ends_with_two(argument: str, capfd: Capture) -> None:
+    assert main(["estimate", "zoo:gpt2", "--set", argument]) == 2
+    name, _, value = argument.partition("=")
+    assert f"{name} is {value}; it must be " in capfd.readouterr().err
 
 
 def test_both_end_with_one_if_it_does_not_fit(capfd: Capture) -> None:

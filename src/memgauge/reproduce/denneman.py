@@ -7,6 +7,7 @@ real VGG-16 by the same layer table that `--method formula` prints.
 
 from __future__ import annotations
 
+from decimal import ROUND_DOWN, Decimal
 from functools import cache
 
 from memgauge.arguments import TargetOptions
@@ -14,6 +15,7 @@ from memgauge.by_hand import both, by_hand
 from memgauge.formula.optimizers import state_rows
 from memgauge.formula.records import Formula, LayerRow, OptimizerUse, ParameterShape
 from memgauge.reproduce.architectures import architectures
+from memgauge.reproduce.gaps import gap_section
 from memgauge.reproduce.records import (
     ELEMENTS,
     GB,
@@ -56,7 +58,7 @@ def reproduction() -> Reproduction:
             architectures(),
             _feature_maps(),
             _large_image(),
-            _training(),
+            *_training(),
         ),
     )
 
@@ -81,34 +83,43 @@ def _images() -> Section:
                 "265",
                 eight_k * 8,
                 MB,
-                f"8 bytes a pixel, as four channels of 16 bits; three channels of 8 bits are "
+                f"8 bytes a pixel, as four channels of 16 bits, are our reading; three channels of 8 bits are "
                 f"{eight_k * 3 / 1e6:.1f} MB, as a float32 input of a network {eight_k * 12 / 1e6:.1f} MB",
+                is_reading=True,
             ),
             claim(
                 "32 of them",
                 "8",
                 32 * eight_k * 8,
                 GB,
-                f"rounded down by half a GB; it is {32 * eight_k * 8 / GIB:.2f} GiB",
+                f"{32 * eight_k * 8 / 1e9:.2f} GB without rounding, {32 * eight_k * 8 / GIB:.2f} GiB",
+                is_reading=True,
             ),
             claim(
-                "32 JPEGs of them, 28 MB each", "896", 32 * 28 * 10**6, MB, "28 MB is our reading: 896 / 32"
+                "32 JPEGs of them",
+                "896",
+                32 * 28 * 10**6,
+                MB,
+                "28 MB for one is 896 / 32: a file's size cannot be computed",
+                is_reading=True,
             ),
             claim(
                 "a 224 × 224 image on disk",
                 "19",
                 small // 8,
                 KB,
-                f"224 × 224 × 3 divided by 8: one bit for each value. A file varies; in memory it is {small:,} B "
+                f"602 / 32, see the next line; or one bit for each value. A file varies; in memory it is {small:,} B "
                 f"as bytes and {small * FLOAT_BYTES:,} B as float32",
+                is_reading=True,
             ),
             claim(
                 "32 of them",
                 "602",
                 32 * small // 8,
                 KB,
-                f"the same bit for a value; as the float32 batch that a network is given: "
-                f"{32 * small * FLOAT_BYTES / 1e6:.2f} MB",
+                f"one picture as float32 has the same {small * FLOAT_BYTES:,} B: the article seems to take the picture "
+                f"in memory for 32 files. The float32 batch that a network is given is {32 * small * FLOAT_BYTES / 1e6:.2f} MB",
+                is_reading=True,
             ),
         ),
     )
@@ -123,10 +134,10 @@ def _first_layers() -> Section:
     return Section(
         title="The first layers of VGG-16, and how many there are",
         claims=(
-            claim("weights of the first convolution", "1,728", first.parameters - 64, PARAMETERS),
+            claim("weights of the first convolution", "1,728", _weights(first), PARAMETERS),
             claim("its parameters", "1,792", first.parameters, PARAMETERS, first.parameter_formula),
             claim("their memory", "7", first.parameter_bytes, KB_BINARY),
-            claim("weights of the second convolution", "36,864", second.parameters - 64, PARAMETERS),
+            claim("weights of the second convolution", "36,864", _weights(second), PARAMETERS),
             claim("its parameters", "36,928", second.parameters, PARAMETERS, second.parameter_formula),
             claim(
                 "their memory",
@@ -149,6 +160,11 @@ def _first_layers() -> Section:
             claim("layers with parameters", "16", convolutions + dense, LAYERS),
         ),
     )
+
+
+def _weights(row: LayerRow) -> int:
+    """Return a convolution's parameters without its biases, one for each output channel."""
+    return row.parameters - row.output_shapes[0][1]
 
 
 def _layer_table() -> Section:
@@ -238,6 +254,8 @@ def _large_image() -> Section:
     one = sum(vgg16_maps(3840, 2160)) * FLOAT_BYTES
     check = sum(vgg16_maps(224, 224)) * FLOAT_BYTES
     scaled = check * 3840 * 2160 // (224 * 224)
+    his_one = (Decimal("1.88") / BATCH).quantize(Decimal("0.001"), rounding=ROUND_DOWN)
+    his_scaled = his_one * 3840 * 2160 / (224 * 224)
     return Section(
         title="The 4K image through the same convolutions",
         claims=(
@@ -246,10 +264,10 @@ def _large_image() -> Section:
                 "9.6",
                 one,
                 GB_MIXED,
-                f"{one / 1e9:.2f} GB or {one / GIB:.2f} GiB. 1.88 / 32 cut to 0.058 and scaled by the pixels gives "
-                f"{0.058 * 3840 * 2160 / (224 * 224):.2f}, which is his 9.6",
+                f"{one / 1e9:.2f} GB or {one / GIB:.2f} GiB. 1.88 / {BATCH} cut to {his_one} and scaled by the pixels "
+                f"gives {his_scaled:.2f}, which is his 9.6",
             ),
-            claim("of 32 images", "307.2", 32 * one, GB_MIXED, "theirs is 32 × the rounded 9.6"),
+            claim("of 32 images", "307.2", BATCH * one, GB_MIXED, f"theirs is {BATCH} × the rounded 9.6"),
             ours_only(
                 "one image, scaled by the number of pixels only",
                 scaled,
@@ -263,17 +281,17 @@ def _large_image() -> Section:
 
 def vgg16_maps(width: int, height: int) -> list[int]:
     """Return the elements of each feature map of VGG-16's convolutions and poolings for one image."""
-    from memgauge.zoo.vgg16 import CHANNELS
+    from memgauge.zoo.vgg16 import BLOCKS, CHANNELS
 
     maps = []
-    for channels, convolutions in zip(CHANNELS, (2, 2, 3, 3, 3), strict=True):
+    for channels, convolutions in zip(CHANNELS, BLOCKS, strict=True):
         maps += [channels * width * height] * convolutions
         width, height = width // 2, height // 2
         maps.append(channels * width * height)
     return maps
 
 
-def _training() -> Section:
+def _training() -> tuple[Section, ...]:
     sgd = both("zoo:vgg16", device=DEVICE, options=TargetOptions(optimizer="sgd"))
     adam = both("zoo:vgg16", device=DEVICE)
     rows = [
@@ -286,8 +304,9 @@ def _training() -> Section:
         found = both("zoo:vgg16", device=DEVICE, options=options)
         rows.append((f"inference, batch {batch_size}", found.formula_bytes, found.trace_bytes))
     assert found is not None
-    pair = [row.path for row in found.formula.layers].index(found.formula.inference.layers[0])
-    return Section(
+    largest = found.formula.inference.layers
+    pair = [row.path for row in found.formula.layers].index(largest[0])
+    table = Section(
         title="Training against inference",
         claims=(
             claim(
@@ -304,11 +323,14 @@ def _training() -> Section:
                 TIMES,
                 "Adam keeps two moments for each weight",
             ),
-            ours_only(
-                "where the two largest consecutive feature maps begin",
+            claim(
+                "the two most expensive consecutive layers, number of the first",
+                "1",
                 pair + 1,
                 LAYERS,
-                "counted from 1: the first two layers, as the article expects; here the ReLU in place makes them one tensor",
+                f"the article expects the first two layers; by formula they are {' and '.join(largest)}, a convolution "
+                "and its ReLU. The ReLU is done in place, so in truth the second map is that of the next convolution: "
+                "as large",
             ),
         ),
         table=Table(columns=("what", "formula_bytes", "trace_bytes"), rows=tuple(rows)),
@@ -318,6 +340,7 @@ def _training() -> Section:
             f"{DEVICE}, allocated, the context not included.",
         ),
     )
+    return table, gap_section("training VGG-16 with SGD, batch 32", sgd)
 
 
 def _multiple(name: str) -> int:

@@ -6,14 +6,17 @@ much the training would really take, is answered by a network with exactly these
 
 from __future__ import annotations
 
-from memgauge.by_hand import both
+from memgauge.arguments import TargetOptions
+from memgauge.by_hand import both, by_hand
 from memgauge.formula.optimizers import state_rows
 from memgauge.formula.records import Both, OptimizerUse, ParameterShape
+from memgauge.reproduce.gaps import gap_section
 from memgauge.reproduce.records import (
     ELEMENTS,
     MB_BINARY,
     PARAMETERS,
     TIMES,
+    Cell,
     Reproduction,
     Section,
     Table,
@@ -37,7 +40,7 @@ def reproduction() -> Reproduction:
         author="a question with two answers on a public question-and-answer site",
         year=2016,
         source="shared as text; it refers to http://cs231n.github.io/convolutional-networks/#computational-considerations",
-        sections=(_question(), _answer(), _rules(), *_network()),
+        sections=(_question(), _answer(), _rules(), _outputs(), *_network()),
     )
 
 
@@ -70,7 +73,9 @@ def _question() -> Section:
                 "224.69",
                 activations + parameters + batch,
                 MB_BINARY,
-                "the sum of the rounded parts, and of too little: activations and their gradients are not multiplied by the batch",
+                f"{_in_mib(activations)} + {_in_mib(parameters)} + {_in_mib(batch)}, each rounded first, is their number. "
+                "And it is a sum of too little: activations and their gradients are not multiplied by the batch",
+                is_cut=False,
             ),
             claim(
                 "gradients of activations for the batch, on top",
@@ -100,11 +105,15 @@ def _answer() -> Section:
                 "742.34",
                 total,
                 MB_BINARY,
-                f"4.0645 was rounded to 4.06 before it was multiplied by {BATCH}: "
-                f"{round(both_kinds / MIB, 2)} × {BATCH} + 218.27 + 4.39 is their number",
+                f"{both_kinds / MIB:.4f} was rounded to {_in_mib(both_kinds)} before it was multiplied by {BATCH}: "
+                f"{_in_mib(both_kinds)} × {BATCH} + {_in_mib(parameters)} + {_in_mib(batch)} is their number",
             ),
         ),
     )
+
+
+def _in_mib(count_bytes: int) -> str:
+    return f"{count_bytes / MIB:.2f}"
 
 
 def _rules() -> Section:
@@ -163,13 +172,41 @@ def _multiple(name: str, options: dict[str, object]) -> int:
     return 2 + state // one.count_bytes
 
 
+def _outputs() -> Section:
+    """The answer's rule for the activations of a convolution, on the first layers of three networks."""
+    rows: list[tuple[Cell, ...]] = []
+    for target, size, about in (
+        ("zoo:vgg16", 224, "3 × 3, stride 1, padding 1: holds"),
+        ("zoo:torres-cnn", 32, "3 × 3, stride 1, no padding: the border is lost"),
+        ("zoo:resnet50", 224, "7 × 7, stride 2: a quarter"),
+        ("zoo:alexnet", 224, "11 × 11, stride 4: a sixteenth"),
+    ):
+        first = by_hand(target, options=TargetOptions(batch_size=1, image_size=size)).layers[0]
+        _, channels, height, width = first.output_shapes[0]
+        rows.append((target, size * size * channels, channels * height * width, about))
+    return Section(
+        title="The answer's rule for the activations of a convolution",
+        table=Table(columns=("first convolution of", "by the rule", "really", "why"), rows=tuple(rows)),
+        notes=(
+            "The rule: width and height of the input times the layer's channels. It holds for stride 1 with padding "
+            "that keeps the size, and only there; what is stored is the output, so its size is what counts. "
+            "Poolings shrink as well, and the rule has no line for them.",
+        ),
+    )
+
+
 def _network() -> tuple[Section, ...]:
     from memgauge.zoo.pooled_cnn import pooled_cnn
 
-    momentum = both(pooled_cnn(), device=DEVICE)
+    workload = pooled_cnn()
+    momentum = both(workload, device=DEVICE)
+    plain = _phase_peaks(both(pooled_cnn(optimizer="sgd"), device=DEVICE))
     adam = both(pooled_cnn(optimizer="adam"), device=DEVICE)
     alone = both(pooled_cnn(mode="infer", batch_size=1), device=DEVICE)
     many = both(pooled_cnn(mode="infer"), device=DEVICE)
+    sizes_of = workload.description
+    channels = sizes_of["channels"]
+    assert isinstance(channels, tuple)
     outputs = sum(row.feature_map_bytes for row in momentum.formula.layers) // FLOAT_BYTES // BATCH
     sizes = Section(
         title="A network of that size",
@@ -200,16 +237,26 @@ def _network() -> tuple[Section, ...]:
                 f"the optimizer is part of the question; the formula says {adam.formula_bytes / MIB:,.2f} MiB",
             ),
             claim(
-                "training against the forward pass, whole network, traced",
+                "the backward pass against the forward pass of the same step, highest of each, plain SGD",
                 "3",
-                momentum.trace_bytes / many.trace_bytes,
+                plain["backward"] / plain["forward"],
                 TIMES,
-                "the first answer's rule from the lecture is an upper bound of what backward adds, no law",
+                "the first answer passes on from the lecture that backward may take up to three times as much; here "
+                f"{_in_mib(plain['backward'])} against {_in_mib(plain['forward'])} MiB: the forward pass of training "
+                "already holds all activations",
+            ),
+            ours_only(
+                "the same against a forward pass alone, in inference",
+                plain["backward"] / many.trace_bytes,
+                TIMES,
+                f"{_in_mib(many.trace_bytes)} MiB: inference keeps two feature maps, not all. The factor depends on "
+                "network and batch; optimizer state, which is neither forward nor backward, is not in it",
             ),
         ),
         notes=(
-            "The network: 3 × 3 convolutions with 17, 43 and 329 channels, each followed by ReLU in place and "
-            "2 × 2 max-pooling; dense layers of 436 and 8. Input 180 × 50 × 1.",
+            f"The network: 3 × 3 convolutions with {', '.join(str(n) for n in channels)} channels, each followed "
+            f"by ReLU in place and 2 × 2 max-pooling; dense layers of {sizes_of['units']} and {sizes_of['classes']}. "
+            "Input 180 × 50 × 1.",
             "Traced: three steps, caching allocator of CUDA. The CUDA context and library workspaces come on top.",
         ),
     )
@@ -232,12 +279,10 @@ def _network() -> tuple[Section, ...]:
             ),
         ),
     )
-    return sizes, _gap("Where formula and trace differ, with momentum", momentum), prediction
+    return sizes, gap_section(f"the network with momentum, batch {BATCH}", momentum), prediction
 
 
-def _gap(title: str, found: Both) -> Section:
-    rows = [(item.category, item.name, item.gap_bytes) for item in found.gap]
-    rows.append(("total", "trace minus formula", found.difference_bytes))
-    return Section(
-        title=title, table=Table(columns=("category", "what", "difference_bytes"), rows=tuple(rows))
-    )
+def _phase_peaks(found: Both) -> dict[str, int]:
+    """Return the highest allocated of forward and backward in the first step."""
+    names = {"step 1 forward": "forward", "step 1 backward": "backward"}
+    return {names[p.name]: p.allocated_bytes or 0 for p in found.trace.phases if p.name in names}

@@ -10,6 +10,15 @@ import msgspec
 
 Cell = int | float | str | None
 
+EQUAL, CUT_OFF, DIFFERS, READING, OURS_ONLY = "equal", "equal, cut off", "differs", "our reading", "ours only"
+VERDICTS = {
+    EQUAL: "to their decimals",
+    CUT_OFF: "they dropped digits instead of rounding",
+    DIFFERS: "the reason says why",
+    READING: "something in ours was chosen so that it gives theirs: agreement proves nothing",
+    OURS_ONLY: "a number that they do not have",
+}
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """One number of the original beside ours.
@@ -18,8 +27,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         what: What the number is of.
         theirs: As printed in the original; None where only we give a number.
         ours: Ours in the original's unit and with its decimals.
-        verdict: `equal`; `equal, cut off` if they dropped digits instead of rounding; `differs`;
-            `ours only`.
+        verdict: One of `VERDICTS`.
         exact: Ours before rounding, in `exact_unit`.
         exact_unit: `bytes`, `parameters`, `elements`, `layers`, `times`.
         why: The reason for a difference, or what the number leaves out.
@@ -93,7 +101,16 @@ TIMES = Unit("×", 1, "", "times")
 NUMBER = Unit("", 1, "", "number")
 
 
-def claim(what: str, theirs: str, ours: int | float, unit: Unit, why: str = "") -> Claim:
+def claim(
+    what: str,
+    theirs: str,
+    ours: int | float,
+    unit: Unit,
+    why: str = "",
+    *,
+    is_reading: bool = False,
+    is_cut: bool = True,
+) -> Claim:
     """Set one printed number beside ours; whether they agree is computed, to their decimals.
 
     Args:
@@ -102,12 +119,15 @@ def claim(what: str, theirs: str, ours: int | float, unit: Unit, why: str = "") 
         ours: Ours, in `unit.exact_unit`.
         unit: What their unit means.
         why: The reason for a difference; the unit's meaning is added.
+        is_reading: Whether something in ours was inferred from theirs.
+        is_cut: Whether they may have cut digits off; False where they are known to have rounded.
     """
     number = Decimal(theirs.replace(",", ""))
     places = Decimal(1).scaleb(int(number.as_tuple().exponent))
     value = Decimal(ours) * unit.per / unit.size
     rounded, cut = (value.quantize(places, rounding=how) for how in (ROUND_HALF_UP, ROUND_DOWN))
-    verdict = "equal" if rounded == number else "equal, cut off" if cut == number else "differs"
+    agrees = EQUAL if rounded == number else CUT_OFF if is_cut and cut == number else DIFFERS
+    verdict = READING if is_reading and agrees != DIFFERS else agrees
     label = f" {unit.name}" if unit.name else ""
     return Claim(
         what=what,
@@ -129,7 +149,7 @@ def ours_only(what: str, ours: int | float, unit: Unit, why: str = "", *, digits
         what=what,
         theirs=None,
         ours=f"{text}{label}",
-        verdict="ours only",
+        verdict=OURS_ONLY,
         exact=ours,
         exact_unit=unit.exact_unit,
         why="; ".join(part for part in (unit.meaning, why) if part),

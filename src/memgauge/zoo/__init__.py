@@ -32,7 +32,7 @@ NAMES = tuple(_PLACES)
 
 
 def find(name: str) -> Callable[..., Workload]:
-    """Return the function behind `zoo:NAME`.
+    """Return the function behind `zoo:NAME`; it refuses numbers that are out of range.
 
     Raises:
         UsageError: The zoo has no such network.
@@ -40,8 +40,9 @@ def find(name: str) -> Callable[..., Workload]:
     if name not in _PLACES:
         raise UsageError(f"the zoo has no {name!r}{nearest(name, NAMES)}; it has {', '.join(NAMES)}")
     module, _, function = _PLACES[name].partition(":")
-    found: Callable[..., Workload] = getattr(importlib.import_module(f"memgauge.zoo.{module}"), function)
-    return found
+    from memgauge.zoo.ranges import in_range
+
+    return in_range(getattr(importlib.import_module(f"memgauge.zoo.{module}"), function))
 
 
 def describe(name: str) -> str:

@@ -14,18 +14,21 @@ from memgauge.zoo.pictures import picture_workload
 
 AUXILIARY_WEIGHT = 0.3
 
-# Inputs, then outputs: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after pooling.
+WIDTH = 64  # channels of the first convolution
+
+# Outputs: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after pooling.
+# The first inception has 3 × WIDTH inputs, each other the concatenated outputs of the one before it.
 # Source: Szegedy et al. (2014), table 1.
 INCEPTIONS = {
-    "3a": (192, 64, 96, 128, 16, 32, 32),
-    "3b": (256, 128, 128, 192, 32, 96, 64),
-    "4a": (480, 192, 96, 208, 16, 48, 64),
-    "4b": (512, 160, 112, 224, 24, 64, 64),
-    "4c": (512, 128, 128, 256, 24, 64, 64),
-    "4d": (512, 112, 144, 288, 32, 64, 64),
-    "4e": (528, 256, 160, 320, 32, 128, 128),
-    "5a": (832, 256, 160, 320, 32, 128, 128),
-    "5b": (832, 384, 192, 384, 48, 128, 128),
+    "3a": (64, 96, 128, 16, 32, 32),
+    "3b": (128, 128, 192, 32, 96, 64),
+    "4a": (192, 96, 208, 16, 48, 64),
+    "4b": (160, 112, 224, 24, 64, 64),
+    "4c": (128, 128, 256, 24, 64, 64),
+    "4d": (112, 144, 288, 32, 64, 64),
+    "4e": (256, 160, 320, 32, 128, 128),
+    "5a": (256, 160, 320, 32, 128, 128),
+    "5b": (384, 192, 384, 48, 128, 128),
 }
 
 
@@ -66,11 +69,11 @@ class Inception(nn.Module):
 class Auxiliary(nn.Module):
     """A classifier in the middle of the network, for training only."""
 
-    def __init__(self, inputs: int, classes: int) -> None:
+    def __init__(self, inputs: int, classes: int, width: int) -> None:
         super().__init__()
-        self.convolution = Convolution(inputs, 128, 1)
-        self.dense = nn.Linear(128 * 4 * 4, 1024)
-        self.output = nn.Linear(1024, classes)
+        self.convolution = Convolution(inputs, 2 * width, 1)
+        self.dense = nn.Linear(2 * width * 4 * 4, 16 * width)
+        self.output = nn.Linear(16 * width, classes)
         self.dropout = nn.Dropout(0.7)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -83,23 +86,28 @@ class Auxiliary(nn.Module):
 class GoogLeNet(nn.Module):
     """pictures: (batch B, 3, height, width) -> logits: (B, classes), and two auxiliary ones in training."""
 
-    def __init__(self, classes: int = 1000, *, auxiliary: bool = True) -> None:
+    def __init__(self, classes: int = 1000, *, auxiliary: bool = True, width: int = WIDTH) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            Convolution(3, 64, 7, stride=2, padding=3),
+            Convolution(3, width, 7, stride=2, padding=3),
             nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            Convolution(64, 64, 1),
-            Convolution(64, 192, 3, padding=1),
+            Convolution(width, width, 1),
+            Convolution(width, 3 * width, 3, padding=1),
             nn.MaxPool2d(3, stride=2, ceil_mode=True),
         )
-        self.inceptions = nn.ModuleList(Inception(*sizes) for sizes in INCEPTIONS.values())
+        inceptions, inputs, found = [], 3 * width, {}
+        for name, counts in INCEPTIONS.items():
+            one, before_three, three, before_five, five, pooled = (max(1, n * width // WIDTH) for n in counts)
+            inceptions.append(Inception(inputs, one, before_three, three, before_five, five, pooled))
+            inputs = found[name] = one + three + five + pooled
+        self.inceptions = nn.ModuleList(inceptions)
         self.pool3 = nn.MaxPool2d(3, stride=2, ceil_mode=True)
         self.pool4 = nn.MaxPool2d(2, stride=2, ceil_mode=True)
-        self.auxiliary1 = Auxiliary(512, classes) if auxiliary else None
-        self.auxiliary2 = Auxiliary(528, classes) if auxiliary else None
+        self.auxiliary1 = Auxiliary(found["4a"], classes, width) if auxiliary else None
+        self.auxiliary2 = Auxiliary(found["4d"], classes, width) if auxiliary else None
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(0.2)
-        self.output = nn.Linear(1024, classes)
+        self.output = nn.Linear(inputs, classes)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         logits = []
@@ -139,14 +147,18 @@ def googlenet(
     mode: str = "train",
     classes: int = 1000,
     auxiliary: bool = True,
+    width: int = WIDTH,
 ) -> Workload:
-    """GoogLeNet with its two auxiliary classifiers, 13,004,888 parameters.
+    """GoogLeNet with its two auxiliary classifiers.
+
+    It has 13,004,888 parameters.
 
     Args:
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
         image_size: Height and width; at least 32.
         classes: How many there are.
         auxiliary: Whether it has the two classifiers for training; 6,624,904 parameters without.
+        width: Channels of the first convolution; all others grow with it, rounded down.
 
     Source:
         Szegedy et al., "Going Deeper with Convolutions" (2014), with batch norms; layer by layer as
@@ -158,7 +170,7 @@ def googlenet(
         )
     return picture_workload(
         "googlenet",
-        lambda: GoogLeNet(classes, auxiliary=auxiliary),
+        lambda: GoogLeNet(classes, auxiliary=auxiliary, width=width),
         batch_size=batch_size,
         image_size=image_size,
         classes=classes,

@@ -90,7 +90,9 @@ def gpt2(
     heads: int = 12,
     dropout: float = 0.0,
 ) -> Workload:
-    """GPT-2 small, 124,439,808 parameters; other sizes by layers, width and heads.
+    """GPT-2 small; other sizes by layers, width and heads.
+
+    It has 124,439,808 parameters.
 
     Args:
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.

@@ -5,9 +5,38 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from memgauge.errors import UnsupportedError
+from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
 from memgauge.workload import Workload
 from memgauge.zoo.language import next_token_workload
+
+
+class Layer(nn.Module):
+    """One LSTM layer and the dropout behind it, as a block. x: (batch B, sequence L, width W) -> the same."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.lstm(x)
+        output: torch.Tensor = self.dropout(states)
+        return output
+
+
+class LayeredLanguageModel(nn.Module):
+    """The same network with an operator for each layer, so that layers can be checkpointed."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.layers = nn.Sequential(*(Layer(width, dropout) for _ in range(layers)))
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.output(self.layers(self.dropout(self.tokens(tokens))))
+        return logits
 
 
 class LstmLanguageModel(nn.Module):
@@ -38,11 +67,14 @@ def lstm(
     vocabulary: int = 33_278,
     dropout: float = 0.2,
 ) -> Workload:
-    """A two-layer LSTM over words, 13,987,678 parameters.
+    """A language model over words with a two-layer LSTM.
+
+    It has 13,987,678 parameters.
 
     Args:
         batch_size, sequence_length, optimizer, precision, mode: As in `TargetOptions`.
-        checkpointing: Not supported; the layers run inside one operator.
+        checkpointing: As in `TargetOptions`; the blocks are the layers, at least two, each an operator of its own
+            then. Without it one operator runs all layers, as usual.
         layers, width, dropout: Of the LSTM; the embedding has the same width.
         vocabulary: 33,278 words in WikiText-2.
 
@@ -50,10 +82,16 @@ def lstm(
         https://github.com/pytorch/examples/tree/main/word_language_model, its defaults; state is
         not carried over from batch to batch.
     """
-    if checkpointing:
-        raise UnsupportedError("zoo:lstm runs its layers inside one operator: there is nothing to checkpoint")
+
+    def model() -> nn.Module:
+        if not checkpointing:
+            return LstmLanguageModel(vocabulary, width, layers, dropout)
+        made = LayeredLanguageModel(vocabulary, width, layers, dropout)
+        checkpoint_blocks(made, "zoo:lstm")
+        return made
+
     return next_token_workload(
-        lambda: LstmLanguageModel(vocabulary, width, layers, dropout),
+        model,
         vocabulary=vocabulary,
         batch_size=batch_size,
         sequence_length=sequence_length,

@@ -39,7 +39,7 @@ def mlp(
     checkpointing: bool = False,
     mode: str = "train",
 ) -> Workload:
-    """A multilayer perceptron with ReLU, trained by cross-entropy; widths "784,512,512,10" by default.
+    """A multilayer perceptron with ReLU, trained by cross-entropy.
 
     Args:
         widths: Input, hidden layers and output (classes), separated by commas; 669,706

@@ -43,21 +43,21 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """pictures: (batch B, 3, height, width) -> logits: (B, classes)."""
 
-    def __init__(self, blocks: tuple[int, ...], classes: int = 1000) -> None:
+    def __init__(self, blocks: tuple[int, ...], classes: int = 1000, width: int = 64) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(64),
+            nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(width),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
         stages = []
-        inputs = 64
+        inputs = width
         for number, count in enumerate(blocks):
-            width, stride = 64 * 2**number, 1 if number == 0 else 2
-            stage = [Bottleneck(inputs, width, stride)]
-            inputs = WIDENING * width
-            stage += [Bottleneck(inputs, width, 1) for _ in range(count - 1)]
+            narrow, stride = width * 2**number, 1 if number == 0 else 2
+            stage = [Bottleneck(inputs, narrow, stride)]
+            inputs = WIDENING * narrow
+            stage += [Bottleneck(inputs, narrow, 1) for _ in range(count - 1)]
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1)
@@ -78,14 +78,18 @@ def resnet50(
     mode: str = "train",
     blocks: str = "3,4,6,3",
     classes: int = 1000,
+    width: int = 64,
 ) -> Workload:
-    """ResNet-50 v1.5, 25,557,032 parameters.
+    """ResNet-50 v1.5.
+
+    It has 25,557,032 parameters.
 
     Args:
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
         image_size: Height and width; at least 32.
         blocks: Bottlenecks in each of the four stages; 3,4,23,3 is ResNet-101, 3,8,36,3 ResNet-152.
         classes: How many there are.
+        width: Channels of the first convolution; all others grow with it.
 
     Source:
         He et al., "Deep Residual Learning for Image Recognition" (2015), table 1; the stride is in the
@@ -96,7 +100,7 @@ def resnet50(
     counts = counts_of("blocks", blocks, 4)
     return picture_workload(
         "resnet50",
-        lambda: ResNet(counts, classes),
+        lambda: ResNet(counts, classes, width),
         batch_size=batch_size,
         image_size=image_size,
         classes=classes,

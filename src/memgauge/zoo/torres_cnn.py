@@ -55,7 +55,9 @@ def torres_cnn(
     filters: str = "32,64,64",
     units: int = 32,
 ) -> Workload:
-    """The CNN of Torres 2021 on 3 x 32 x 32 pictures, 89,450 parameters.
+    """The CNN of Torres 2021.
+
+    It has 89,450 parameters on pictures of 32 x 32.
 
     Args:
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.

@@ -95,7 +95,9 @@ def vit_b16(
     classes: int = 1000,
     dropout: float = 0.0,
 ) -> Workload:
-    """ViT-B/16, 86,567,656 parameters at 224 x 224.
+    """ViT-B/16, a vision transformer.
+
+    It has 86,567,656 parameters at 224 x 224.
 
     Args:
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
