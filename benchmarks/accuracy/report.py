@@ -95,6 +95,7 @@ def _measured(name: str, rows: Sequence[Row]) -> list[str]:
         ranges: list[str] = []
         for environment, group in _by_environment(rows).items():
             beside = constants[environment]
+            spread = figures.constant_spread(group, beside) if kind == "device" else 0
             for half in ("build", "report"):
                 mine = [r for r in group if r["half"] == half and "error" not in r]
                 for label, some in (
@@ -105,7 +106,9 @@ def _measured(name: str, rows: Sequence[Row]) -> list[str]:
                         continue
                     title = f"{environment}, {half}, {label}"
                     lines.append(_error_line(title, figures.errors(figures.of_kind(some, kind, beside))))
-                    pairs = [(figures.estimate_range(r, kind, beside), r["measured"][kind]) for r in some]
+                    pairs = [
+                        (figures.estimate_range(r, kind, beside, spread), r["measured"][kind]) for r in some
+                    ]
                     ranges.append(_coverage_line(title, figures.coverage(pairs)))
                 if kind == "device" and name == "mlp":
                     above = [
@@ -169,7 +172,7 @@ def _peers(rows: Sequence[Row], kind: str) -> list[str]:
 
 
 def _need(row: Row, least: int, reserved: int, high: int, convolved: float, beside: Range | None) -> Range:
-    spread = int(figures.placement_spread(convolved) * reserved)
+    spread = figures.placement_bytes(convolved, reserved)
     up = int(figures.workspace_share() * max(high - reserved, 0))
     parts = [
         Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis=""),
@@ -282,7 +285,8 @@ _TAIL = """
 
 ## Ranges
 
-Three independent parts, joined by the root of the sum of squares: the context (here the constant, ±2 %), the
+Three independent parts, joined by the root of the sum of squares: the context (here the constant, as far
+off as the smallest quarter of the build half shows it to be), the
 libraries' workspaces (half of the span to all convolutions' highest at once) and placement (a share of reserved
 that grows with the part of the run that passes through cuDNN). The last two numbers are set on the build halves
 (`memgauge/device_memory.py`) and tested above on the report halves.
