@@ -80,7 +80,10 @@ def device_memory(
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
-        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0) for side in ("low", "high")
+        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0)
+        if _differs(trace, side)
+        else unlimited
+        for side in ("low", "high")
     )
     spread = placement_bytes(convolved_share(trace), reserved)
     parts = (
@@ -151,6 +154,18 @@ def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
         return cuda_caching.replay(trace.events, settings, releases=trace.cache_releases)
     sizes = {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
     return cuda_caching.replay(resized(trace.events, sizes), settings, releases=trace.cache_releases)
+
+
+def _differs(trace: Trace, side: str) -> bool:
+    """Return whether any scratch has another size on this side than it is expected to have."""
+    scratch = trace.scratch
+    for event in trace.events:
+        if event.requested_bytes > 0 and event.storage in scratch:
+            limits = scratch[event.storage]
+            size = limits.low_bytes if side == "low" else limits.high_bytes
+            if max(size, 1) != event.requested_bytes:
+                return True
+    return False
 
 
 def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator[MemoryEvent]:
