@@ -27,7 +27,9 @@ from memgauge.units import MIB
 # than the card did: scratch that no model knows, order of frees, kernels' choices. It grows with
 # the part of the run that passes through cuDNN, whose choices are not published. Set so that 95 % of
 # the residuals of the build halves of benchmarks/accuracy lie inside (docs/accuracy.md, "Ranges").
-PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.02, 0.08
+PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.04, 0.12
+# and at least one shared segment, the step in which reserved memory grows.
+PLACEMENT_BYTES = 20 * MIB
 # Of the span to the highest workspaces of all convolutions at once, the part that 95 % stay within:
 # they are not all highest in the same run (docs/accuracy.md, "Ranges").
 WORKSPACE_SHARE = 0.5
@@ -78,9 +80,12 @@ def device_memory(
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
-        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0) for side in ("low", "high")
+        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0)
+        if _differs(trace, side)
+        else unlimited
+        for side in ("low", "high")
     )
-    spread = int(placement_spread(convolved_share(trace)) * reserved)
+    spread = placement_bytes(convolved_share(trace), reserved)
     parts = (
         Uncertainty(
             source="context",
@@ -122,9 +127,9 @@ def device_memory(
     )
 
 
-def placement_spread(convolved: float) -> float:
-    """Return the half-width of reserved memory as a share of it (95 %), by `convolved_share`."""
-    return PLACEMENT_SPREAD + CONVOLVED_SPREAD * convolved
+def placement_bytes(convolved: float, reserved: int) -> int:
+    """Return the half-width of reserved memory (95 %), by `convolved_share`."""
+    return max(PLACEMENT_BYTES, int((PLACEMENT_SPREAD + CONVOLVED_SPREAD * convolved) * reserved))
 
 
 def workspace_share() -> float:
@@ -149,6 +154,18 @@ def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
         return cuda_caching.replay(trace.events, settings, releases=trace.cache_releases)
     sizes = {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
     return cuda_caching.replay(resized(trace.events, sizes), settings, releases=trace.cache_releases)
+
+
+def _differs(trace: Trace, side: str) -> bool:
+    """Return whether any scratch has another size on this side than it is expected to have."""
+    scratch = trace.scratch
+    for event in trace.events:
+        if event.requested_bytes > 0 and event.storage in scratch:
+            limits = scratch[event.storage]
+            size = limits.low_bytes if side == "low" else limits.high_bytes
+            if max(size, 1) != event.requested_bytes:
+                return True
+    return False
 
 
 def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator[MemoryEvent]:
@@ -253,7 +270,7 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
 
 def _is_close(beside: Range, allocated: int, reserved: int, usable: int) -> bool:
     """Return whether a card of `usable` bytes may be too small for `reserved`, but not for `allocated`."""
-    margin = 2 * placement_spread(1.0) * reserved
+    margin = 2 * placement_bytes(1.0, reserved)
     return beside.high + reserved + margin > usable and beside.low + allocated - margin < usable
 
 

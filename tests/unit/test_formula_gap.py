@@ -12,6 +12,7 @@ from memgauge.by_hand import both
 from memgauge.errors import UsageError
 from memgauge.estimate import estimate
 from memgauge.formula.gap import in_step
+from memgauge.formula.reasons import extra_name
 from memgauge.formula.records import Both, LayerCall, OutputTensor
 from memgauge.records import Category, MemoryEvent, Trace
 from memgauge.workload import Workload
@@ -221,11 +222,17 @@ class _Called(nn.Module):
 
 def test_what_a_pooling_function_returns_is_no_index() -> None:
     pool = nn.functional.max_pool2d
-    found = run(lambda: _Called(lambda m, x: m.c(pool(x, 2)), c=nn.Conv2d(3, 4, 1)), (8, 3, 32, 32))
-    outputs = 8 * 3 * 16 * 16
+    found = run(
+        lambda: _Called(lambda m, x: m.b(pool(m.a(x), 2)), a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 4, 1)),
+        (8, 3, 32, 32),
+        device="nvidia-a100-80gb",
+    )
+    outputs = 8 * 8 * 16 * 16
     assert named(found)["indices of pooling"] == 8 * outputs
-    assert named(found)["results of functions between layers"] == 4 * outputs
     assert_adds_up(found)
+    made = MemoryEvent(0, 4 * outputs, "step 1 forward", "", "aten.max_pool2d_with_indices")
+    assert extra_name(made, "Net", is_layer=False, output=0) == "results of functions between layers"
+    assert extra_name(made, "Net", is_layer=False, output=1) == "indices of pooling"
 
 
 def test_what_a_dropout_function_returns_is_no_mask() -> None:

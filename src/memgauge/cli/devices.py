@@ -46,27 +46,35 @@ def command(
     if as_json:
         show_json(Devices(devices=found))
         return
+    from rich.console import Group
+    from rich.text import Text
+
     from memgauge.devices.context import context
-    from memgauge.report.tables import format_range, grid, plain
+    from memgauge.report.tables import grid, plain
     from memgauge.units import format_bytes
 
-    table = grid("device", "memory", "usable", "", "context", "", "title", flexible="title")
+    def amount(count: int, grade: str) -> str:
+        return ("≈" if grade == "guessed" else "") + format_bytes(count)
+
+    table = grid("device", "memory", "usable", "context", "title", flexible="title")
     for device in found:
         usable = device.usable_figure
         if usable is None:
-            table.add_row(plain(device.name), "read here", "", "", "", "", plain(device.title))
+            table.add_row(plain(device.name), "read here", "", "", plain(device.title))
             continue
         beside, figure = context(device, stack)
         table.add_row(
             plain(device.name),
             format_bytes(device.capacity_bytes),
-            format_bytes(usable.bytes),
-            usable.grade,
-            format_range(beside),
-            figure.grade,
+            amount(usable.bytes, usable.grade),
+            amount(beside.expected, figure.grade),
             plain(device.title),
         )
-    show(table)
+    show(
+        Group(
+            table, Text("\n≈ guessed; memgauge devices NAME says from what, and how far off it may be", "dim")
+        )
+    )
 
 
 def _facts(name: str, stack: object) -> DeviceFacts:
@@ -134,9 +142,10 @@ def _explain(facts: DeviceFacts) -> None:
             f"{device.multiprocessors} multiprocessors of {device.threads_per_multiprocessor} threads"
         )
     said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
-    table = grid("figure", "amount", "grade", "source", flexible="source")
+    table = grid("figure", "amount", "grade")
     for fact in facts.facts:
-        table.add_row(fact.what, format_range(fact.bytes), fact.grade, plain(fact.source))
+        table.add_row(fact.what, format_range(fact.bytes), fact.grade)
+    sources = [f"{fact.what}: {fact.source}" for fact in facts.facts]
     scratch = [f"{name}: {why}" for name, why in facts.mechanisms.items()]
     show(
         Group(
@@ -144,6 +153,7 @@ def _explain(facts: DeviceFacts) -> None:
             Text("; ".join(said), style="dim"),
             Text(),
             table,
+            *section("From", *bullets(sources)),
             *section("Taken by libraries while they work", *bullets(scratch)),
         )
     )

@@ -33,23 +33,27 @@ MECHANISMS = {
 _HALF_BYTES = 2
 
 
-def cublas_bytes(capability: tuple[int, int] | None, stack: Stack) -> int:
+def cublas_bytes(capability: tuple[int, int] | None, stack: Stack, *, is_newest_amd: bool = False) -> int:
     """Return the workspace that torch gives to each cuBLAS handle and stream.
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseChosenWorkspaceSize`: 32 MiB on 9.0 in
     every version seen, on 10.x and 12.x since PR 175344 (February 2026, torch 2.12); before torch
-    1.13 it was 4 MiB (an older copy of the file); AMD 32 MiB, 128 MiB on gfx94 and gfx95.
+    1.13 it was 4 MiB, and before 1.11 cuBLAS took its own from the driver (older copies of the file,
+    whose versions are taken from their dates); AMD 32 MiB, 128 MiB on gfx94 and gfx95.
 
     Args:
         capability: Compute capability; None for AMD's cards.
+        is_newest_amd: Whether it is one of gfx94 and gfx95.
         stack: Versions and switches.
     """
     if stack.cublas_workspace_config is not None:
         return workspace_config_bytes(stack.cublas_workspace_config)
     if capability is None:
-        return 128 * MIB
+        return 128 * MIB if is_newest_amd else 32 * MIB
     if capability == (9, 0) or (capability[0] in (10, 12) and stack.torch >= (2, 12)):
         return 32 * MIB
+    if stack.torch < (1, 11):
+        return 0
     return 4 * MIB if stack.torch < (1, 13) else 2 * 4096 * KIB + 8 * 16 * KIB
 
 
@@ -57,7 +61,7 @@ def cublas_bytes_of(device: Device, stack: Stack) -> int:
     """Return the same for a card of the catalogue, or as a device file says."""
     if device.cublas_workspace is not None and stack.cublas_workspace_config is None:
         return device.cublas_workspace.bytes
-    return cublas_bytes(device.compute_capability, stack)
+    return cublas_bytes(device.compute_capability, stack, is_newest_amd=device.architecture == "cdna3")
 
 
 def cublaslt_bytes(stack: Stack) -> int:

@@ -10,6 +10,7 @@ from memgauge.report.tables import Bar, format_range, grid, plain, target_of
 from memgauge.units import format_bytes
 from memgauge.vary import Catalogue, Curve, Largest, Row
 
+_LEAST = "least: usable memory below which it does not run, cached blocks given back"
 _STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
 
 
@@ -20,10 +21,10 @@ def catalogue_view(result: Catalogue) -> RenderableType:
     head.append(f": surely fits {len(fitting)} of {len(result.rows)} cards")
     if fitting:
         head.append(f", the smallest is {fitting[0]}")
-    table = grid("device", "fits", "on the device", "least that runs", "usable", "reserved")
+    table = grid("device", "fits", "on the device", "least", "usable")
     for row in result.rows:
         table.add_row(plain(row.device), *_cells(row))
-    return Group(head, Text(), table)
+    return Group(head, Text(), table, Text(), Text(_LEAST, style="dim"))
 
 
 def curve_view(result: Curve) -> RenderableType:
@@ -56,7 +57,7 @@ def largest_view(result: Largest) -> RenderableType:
 
 
 def _curve_table(result: Curve) -> RenderableType:
-    table = grid(result.argument, "fits", "on the device", "least that runs", "usable", "reserved", "")
+    table = grid(result.argument, "fits", "on the device", "least", "usable", "", flexible="")
     most = max((row.device_bytes.high for row in result.rows), default=0)
     for row in result.rows:
         table.add_row(str(row.value), *_cells(row), Bar(row.device_bytes.expected, most))
@@ -70,7 +71,6 @@ def _cells(row: Row) -> tuple[RenderableType | str, ...]:
         format_range(row.device_bytes),
         _least(fits.least_capacity_bytes),
         format_bytes(fits.capacity_bytes),
-        format_bytes(row.reserved_bytes.expected),
     )
 
 
@@ -83,4 +83,4 @@ def _how(result: Curve) -> Text:
         said = "sizes are affine in it: traced " + ", ".join(map(str, result.traced)) + ", the rest replayed"
     else:
         said = f"traced {len(result.traced)} values"
-    return Text(f"{said}; {result.elapsed_ns / 1e9:.1f} s", style="dim")
+    return Text(f"{_LEAST}\n{said}; {result.elapsed_ns / 1e9:.1f} s", style="dim")

@@ -2,8 +2,9 @@
 
 Computed here: the data sets, the copies of them that a program of that kind must have, the
 network by batch size on host and device. The measured host maxima are also taken apart, which
-is no prediction and stands in a table of its own. Not computable: interpreter and libraries of
-those years, the CUDA context, cuDNN's workspaces; TensorFlow takes the whole GPU.
+is no prediction and stands in a table of its own. The CUDA context is a wide range, and
+TensorFlow's habit of taking the whole GPU follows its rule. Not computable: interpreter and
+libraries of those years.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from functools import cache
 from memgauge import devices
 from memgauge.arguments import TargetOptions
 from memgauge.by_hand import both, by_hand
+from memgauge.devices import Device
+from memgauge.devices.context import context
+from memgauge.devices.stack import Stack
 from memgauge.estimate import estimate
 from memgauge.records import Peak
 from memgauge.reproduce.gaps import gap_section
@@ -122,10 +126,19 @@ def _network() -> Section:
     )
 
 
+_STACK = Stack(torch=(1, 4), cuda=(10, 1))  # "PyTorch 1.4.0"; its standard build
+
+
+def _stack_for(device: str) -> Stack | None:
+    return None if device == "cpu" else _STACK
+
+
 @cache
 def _peak(device: str, batch_size: int) -> Peak:
     options = TargetOptions(batch_size=batch_size)
-    return estimate("zoo:torres-cnn", device=device, options=options, threads=1, host=False).peak
+    return estimate(
+        "zoo:torres-cnn", device=device, options=options, threads=1, stack=_stack_for(device), host=False
+    ).peak
 
 
 def _by_batch() -> Section:
@@ -159,7 +172,7 @@ def _by_batch() -> Section:
         notes=(
             "Host: the tensors of three training steps on a CPU, kernels' workspaces left out. Device: the same on "
             f"{' and '.join(GPUS.values())}, which do not differ in this: allocated, and reserved by PyTorch's "
-            "caching allocator. The CUDA context and cuDNN's workspaces come on top.",
+            "caching allocator. The CUDA context comes on top; with PyTorch 1.4, cuBLAS's workspace too.",
             "The paper says both: in section 4.2 that with PyTorch the device memory varies with the batch, in its "
             "conclusions that the batch has no influence on the memory of host or device. The first holds for PyTorch: "
             f"from batch {BATCHES[0]} to {BATCHES[-1]} the network reserves {growth / MIB:,.0f} MiB more, of which table "
@@ -171,7 +184,9 @@ def _by_batch() -> Section:
 
 def _gap() -> Section:
     largest = BATCHES[-1]
-    found = both("zoo:torres-cnn", device=GPUS["FELIX"], options=TargetOptions(batch_size=largest))
+    found = both(
+        "zoo:torres-cnn", device=GPUS["FELIX"], options=TargetOptions(batch_size=largest), stack=_STACK
+    )
     return gap_section(f"the network at batch {largest} on {GPUS['FELIX']}", found)
 
 
@@ -240,6 +255,18 @@ def _taken_apart() -> Section:
     )
 
 
+def _region_bytes(card: Device) -> int:
+    """Return the least that TensorFlow 2.2 preallocates on an idle card.
+
+    Free memory less max(300 MiB, a share of it): 5 % in TensorFlow 2.2's gpu_device.cc (from memory),
+    6 % in the copy of the rule that was read (pluggable_device_factory.cc `MinSystemMemory`).
+    """
+    usable = card.usable_figure
+    assert usable is not None
+    free = usable.bytes - context(card, _STACK)[0].high
+    return free - max(300 * MIB, int(0.06 * free))
+
+
 def _device() -> Section:
     claims: list[Claim] = []
     for (framework, server), (_, _, device) in MEASURED.items():
@@ -252,20 +279,25 @@ def _device() -> Section:
                     device,
                     capacity,
                     MB_BINARY,
-                    f"by default TensorFlow takes nearly all of a GPU at its start (tensorflow.org/guide/gpu), {100 * int(device) * MIB / capacity:.1f} "
-                    f"% of its nominal {capacity / GIB:.0f} GiB, whatever the network: this says nothing about the model",
+                    f"TensorFlow takes {100 * int(device) * MIB / capacity:.1f} % of the GPU's nominal "
+                    f"{capacity / GIB:.0f} GiB at its start, whatever the network: one region of all that is free less "
+                    f"5 to 6 % of it (MinSystemMemory), and kernels beside it; between {_region_bytes(card) / MIB:,.0f} "
+                    "MB and the whole card. This says nothing about the model",
                 )
             )
             continue
-        reserved = _peak(GPUS[server], 32).reserved_bytes or 0
+        peak = _peak(GPUS[server], 32)
+        reserved, total = peak.reserved_bytes or 0, peak.device_bytes
+        assert total is not None
+        inside = "inside" if total.low <= int(device) * MIB <= total.high else "outside"
         claims.append(
             claim(
-                f"PyTorch on {server}: device maximum at batch 32, as far as the network is concerned",
+                f"PyTorch on {server}: device maximum at batch 32",
                 device,
-                reserved,
+                total.expected,
                 MB_BINARY,
-                f"reserved for the network by the caching allocator; the other {int(device) - reserved / MIB:,.0f} MB "
-                "are the CUDA context, loaded kernels and cuDNN's workspaces of PyTorch 1.4, not modelled",
+                f"{inside} the range of {total.low / MIB:,.0f} to {total.high / MIB:,.0f} MB; {reserved / MIB:,.0f} MB are "
+                "reserved for the network, the rest is the CUDA context with all of PyTorch 1.4's kernels",
             )
         )
     measured = int(MEASURED["TensorFlow", "FELIX"][2]) / int(MEASURED["PyTorch", "FELIX"][2])
