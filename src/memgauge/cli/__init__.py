@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import compare, devices, doctor, estimate, measure, reproduce, zoo
+from memgauge.cli import compare, devices, doctor, estimate, measure, monitor, reproduce, show, zoo
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -32,13 +32,18 @@ for _name, _module in (
     ("estimate", estimate),
     ("measure", measure),
     ("compare", compare),
+    ("monitor", monitor),
+    ("show", show),
     ("devices", devices),
     ("zoo", zoo),
     ("reproduce", reproduce),
     ("doctor", doctor),
 ):
-    _needs_arguments = _name in ("estimate", "measure", "compare")
-    app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG)(_module.command)
+    _needs_arguments = _name not in ("devices", "zoo", "reproduce", "doctor")
+    _context = getattr(_module, "CONTEXT", None)
+    app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG, context_settings=_context)(
+        _module.command
+    )
 
 
 def _print_version(asked: bool) -> None:
