@@ -90,7 +90,7 @@ def test_a_file_that_exists_is_kept_unless_asked(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the folder .*nowhere does not exist"):
+    with pytest.raises(UsageError, match=r"the folder .*nowhere does not exist"):
         RunWriter(tmp_path / "nowhere" / "a.mg", HEADER)
 
 
@@ -138,7 +138,7 @@ def test_another_programs_database_is_no_run_file(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE trials (id)")
     db.close()
-    with pytest.raises(FileFormatError, match="SQLite file, but no run file"):
+    with pytest.raises(FileFormatError, match=r"SQLite file, but no run file"):
         RunFile(path)
 
 
@@ -148,7 +148,7 @@ def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(FileFormatError, match="newer memgauge.*pip install --upgrade"):
+    with pytest.raises(FileFormatError, match=r"newer memgauge.*pip install --upgrade"):
         RunFile(path)
 
 

@@ -15,7 +15,20 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import compare, devices, doctor, estimate, measure, monitor, reproduce, show, zoo
+from memgauge.cli import (
+    compare,
+    devices,
+    doctor,
+    estimate,
+    export,
+    measure,
+    monitor,
+    report,
+    reproduce,
+    show,
+    watch,
+    zoo,
+)
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -34,6 +47,9 @@ for _name, _module in (
     ("compare", compare),
     ("monitor", monitor),
     ("show", show),
+    ("watch", watch),
+    ("export", export),
+    ("report", report),
     ("devices", devices),
     ("zoo", zoo),
     ("reproduce", reproduce),

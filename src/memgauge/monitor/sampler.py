@@ -111,6 +111,7 @@ class Sampler:
             self._root = self.tree.add(pid, GIVEN)
             if self._root is None and self._job is None:
                 self._ending = Ending("gone", detail="the process was over before it could be read")
+            self._start_viewer()
             _raise_file_limit()
             self._find_gpus()
             self._loop()
@@ -126,6 +127,33 @@ class Sampler:
         """How the run ended, once it has."""
         assert self._ending is not None
         return self._ending
+
+    def _start_viewer(self) -> None:
+        """Show the recording while it runs, by a process of its own."""
+        self._viewer: int | None = None
+        if not self.config.get("watch"):
+            return
+        command = [sys.executable, "-m", "memgauge", "watch", "--below", "--wait", "10", self.config["file"]]
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
+        with contextlib.suppress(OSError):
+            self._viewer = os.posix_spawn(
+                command[0],
+                command,
+                dict(os.environ),
+                file_actions=actions,
+                setsigmask=self.signals.mask_before,
+                setsigdef=[signal.SIGINT],
+            )
+            self.tree.excluded.add(self._viewer)
+        os.close(null)
+
+    def _end_viewer(self) -> None:
+        """Let the viewer see that the recording has ended, so that it gives the terminal back."""
+        viewer = getattr(self, "_viewer", None)
+        if viewer is not None:
+            with contextlib.suppress(OSError):
+                os.waitpid(viewer, 0)
 
     def _refuse_missing(self, pid: int | None) -> None:
         if pid is None:
@@ -180,6 +208,9 @@ class Sampler:
         for card in self._cards:
             card.close()
         self.listener.close()
+        with contextlib.suppress(OSError):
+            writer.flush()  # whoever looks on sees that it has ended, and lets go of the file
+        self._end_viewer()
         try:
             writer.close()
         except OSError as error:
