@@ -8,7 +8,7 @@ Read this file first: it is the whole product in one function.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +38,7 @@ def estimate(
     sets: Mapping[str, str] | None = None,
     allocator: CudaSettings | None = None,
     host: bool = True,
+    followed: Callable[[Trace, Timeline], None] | None = None,
 ) -> Estimate:
     """Return the predicted memory of `steps` steps of a workload on `device`.
 
@@ -51,6 +52,7 @@ def estimate(
         allocator: Settings of the CUDA caching allocator.
         host: Also predict the resident memory of the process (CPU only). Its import
             baseline is measured in a fresh process, which takes a second or two.
+        followed: Is shown the trace and the timeline that the estimate comes from.
 
     Raises:
         UsageError: The device, target or an option is unknown or out of range.
@@ -74,6 +76,8 @@ def estimate(
     threads = predict.threads_of_run(threads)
     trace = traced(workload, place, steps=steps, threads=threads)
     timeline = replay(trace, place, allocator)
+    if followed is not None:
+        followed(trace, timeline)
     return estimate_of(
         workload, trace, timeline, place, baseline=baseline, threads=threads, steps=steps, begin_ns=begin_ns
     )

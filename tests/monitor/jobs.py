@@ -40,6 +40,7 @@ class Job:
         os.close(say)
         os.close(wait)
         self._heard = os.fdopen(say_read)
+        STARTED.append(self)
 
     def heard(self) -> str:
         line = self._heard.readline()
@@ -51,9 +52,20 @@ class Job:
 
     def end(self, timeout: float = 60) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout)
-        self._heard.close()
-        os.close(self._go)
         return self.process.returncode, out or "", err or ""
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever became of the test."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr, self._heard):
+            if pipe is not None:
+                pipe.close()
+        os.close(self._go)
+
+
+STARTED: list[Job] = []
 
 
 def memgauge(*arguments: str) -> list[str]:

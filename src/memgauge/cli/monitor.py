@@ -51,6 +51,15 @@ def command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run file if it exists.")
     ] = False,
+    estimate: Annotated[
+        Path | None,
+        typer.Option(
+            "--estimate",
+            metavar="JSON",
+            show_default=False,
+            help="Keep an estimate beside the recording, to compare.",
+        ),
+    ] = None,
     live: Annotated[
         bool,
         typer.Option("--live", help="Show memory while it runs; without a terminal a line now and then."),
@@ -79,6 +88,10 @@ def command(
         "gpu": gpu,
         "summary": not quiet,
     }
+    if estimate is not None:
+        from memgauge.report.json import read_account, to_json
+
+        config["estimate"] = to_json(read_account(estimate))
     if live:
         config["live"] = sys.stderr.isatty()
         config["watch"] = True

@@ -18,6 +18,7 @@ import msgspec
 
 from memgauge.columns import MISSING, Chunk
 from memgauge.storage import Mark, Process, RunFile
+from memgauge.units import format_duration
 
 _LIVE_WITHIN_US = 5_000_000
 
@@ -357,7 +358,7 @@ def _sampled(name: str, sums: Sums, instrument: str) -> Iterator[PeakOf]:
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         step = _median([b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)])
-        every = "" if step is None else f", sampled every {step / 1000:.3g} ms"
+        every = "" if step is None else f", sampled every {format_duration(step)}"
         yield PeakOf(
             name=name,
             bytes=sums.total[place],

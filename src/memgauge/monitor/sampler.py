@@ -89,6 +89,8 @@ class Sampler:
         self.signals = launch.Signals()
         writer = RunWriter(Path(config["file"]), self._header(), replace=bool(config.get("overwrite")))
         self.writer = writer
+        if config.get("estimate"):
+            writer.set_document("estimate", config["estimate"])
         self._open_lanes()
         owners = {0, os.getuid(), os.geteuid(), *_owner_of(pid)}
         self.listener = Listener(pid, owners)
@@ -208,6 +210,8 @@ class Sampler:
         for card in self._cards:
             card.close()
         self.listener.close()
+        if self.tree.events is not None:
+            self.tree.events.close()
         with contextlib.suppress(OSError):
             writer.flush()  # whoever looks on sees that it has ended, and lets go of the file
         self._end_viewer()
@@ -671,11 +675,14 @@ class Sampler:
             kind = "lower bound"
             reason = f"last read {max(0, now_us - process.hwm_read_us) / 1000:.0f} ms before the process was found gone"
         if not process.hwm_read_us:
-            kind, reason = "lower bound", "it was gone before its peak could be read"
+            highest = max(process.resident, default=0)
+            kind, reason = "lower bound", "highest sample; it was gone before its peak could be read"
         if process is self._root and self._job is not None and self._largest_bytes:
             highest, kind, reason = self._root_peak(highest, kind, reason)
         if highest:
             instrument = "VmHWM" if highest == process.hwm_bytes else "wait4, ru_maxrss"
+            if not process.hwm_read_us and kind == "lower bound":
+                instrument = "/proc/PID/statm"
             self.writer.set_peak(
                 PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
             )
@@ -735,9 +742,18 @@ class Sampler:
                         f"the recording was stopped by {launch.signal_name(number)}; the job went on"
                     )
                     self._ending = Ending("stopped", detail=self._stop_reason)
-            elif not arrived.is_from_terminal and number not in self.signals.ignored_before:
+            elif self._is_for_job(arrived) and number not in self.signals.ignored_before:
                 with contextlib.suppress(OSError):
                     os.kill(self._job.pid, number)
+
+    def _is_for_job(self, arrived: launch.Arrived) -> bool:
+        """Return whether the command has not had this signal from the terminal itself.
+
+        A terminal that is closed tells only the leader of its session, as a rule the shell.
+        """
+        if arrived.number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            return True
+        return not arrived.is_from_terminal
 
     def _reap(self) -> None:
         while True:

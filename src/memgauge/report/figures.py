@@ -16,7 +16,7 @@ from memgauge.units import format_bytes
 # Points of all curves of one figure together: what a page of 8 MB has room for beside Plotly itself.
 MOST_POINTS = 120_000
 _MOST_BANDS, _MOST_LINES, _MOST_STACKED = 150, 150, 12
-_COLOURS = (
+COLOURS = (
     "#4878d0",
     "#ee854a",
     "#6acc64",
@@ -260,7 +260,7 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
             times, values = thin(curve.times, curve.values, MOST_POINTS // (2 * max(count, 1)))
             scatter = {
                 "mode": "lines",
-                "line": {"width": 1.4, "color": _COLOURS[colour % len(_COLOURS)]},
+                "line": {"width": 1.4, "color": COLOURS[colour % len(COLOURS)]},
                 **style,
             }
             figure.add_trace(
@@ -304,7 +304,9 @@ def _axis(panel: Panel) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": panel.title, "font": {"size": 12}}, "rangemode": "tozero"}
     if panel.unit.startswith("B"):
         np = numpy()
-        highest = max((float(np.nanmax(c.values)) for _, c, _ in panel.curves if len(c.values)), default=0.0)
+        shown = [c for _, c, style in panel.curves if len(c.values) and style.get("visible") is not False]
+        drawn = [c for _, c, style in panel.curves if len(c.values) and "visible" not in style]
+        highest = max((float(np.nanmax(c.values)) for c in drawn or shown), default=0.0)
         highest = max([highest, *(height for _, height in panel.lines)])
         axis |= byte_ticks(highest, "/s" if panel.unit.endswith("/s") else "")
     else:
@@ -337,6 +339,7 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
     notes: list[dict[str, Any]] = []
     shown = sorted(spans, key=lambda b: b.begin_us - b.end_us)[:_MOST_BANDS]
     few = len(shown) <= 40
+    span_s = (max((b.end_us for b in spans), default=0) - min((b.begin_us for b in spans), default=0)) / 1e6
     for band in shown:
         x0, x1 = band.begin_us / 1e6, band.end_us / 1e6
         fill = _BANDS[names.index(band.name) % len(_BANDS)]
@@ -354,21 +357,9 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
                 "layer": "below",
             }
         )
-        if few or (band.depth == 0 and len(notes) < 40):
+        if (few or len(notes) < 40) and x1 - x0 >= 0.05 * span_s:
             title = band.name if band.value is None else f"{band.name} {band.value}"
-            notes.append(
-                {
-                    "x": x0,
-                    "y": 1.0 + 0.018 * (band.depth % 2),
-                    "xref": "x",
-                    "yref": "paper",
-                    "showarrow": False,
-                    "xanchor": "left",
-                    "yanchor": "bottom",
-                    "text": label(title, 20),
-                    "font": {"size": 10, "color": _GREY},
-                }
-            )
+            notes.append(_note(x0, 1.0 + 0.02 * (band.depth % 2), title))
     for mark in marks[:_MOST_LINES]:
         x = mark.time_us / 1e6
         shapes.append(
@@ -385,23 +376,15 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
         )
         if len(marks) <= 30:
             title = mark.name if mark.value is None else f"{mark.name} {mark.value}"
-            notes.append(
-                {
-                    "x": x,
-                    "y": 1.0,
-                    "xref": "x",
-                    "yref": "paper",
-                    "showarrow": False,
-                    "xanchor": "left",
-                    "yanchor": "bottom",
-                    "text": label(title, 20),
-                    "textangle": -35,
-                    "font": {"size": 10, "color": _GREY},
-                }
-            )
+            notes.append({**_note(x, 0.0, title), "yanchor": "bottom", "textangle": -90})
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
     )
+
+
+def _note(x: float, y: float, title: str) -> dict[str, Any]:
+    place = {"x": x, "y": y, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    return {**place, "showarrow": False, "text": label(title, 20), "font": {"size": 10, "color": _GREY}}
 
 
 def process_stack(data: RunCurves) -> Any:
@@ -430,7 +413,7 @@ def process_stack(data: RunCurves) -> Any:
     if rest:
         stacked.append((f"{len(rest)} more", np.sum([table[n] for n in rest], axis=0)))
     for place, (name, values) in enumerate(stacked):
-        colour = _COLOURS[place % len(_COLOURS)]
+        colour = COLOURS[place % len(COLOURS)]
         figure.add_trace(
             go.Scatter(
                 x=times[keep] / 1e6,
