@@ -74,9 +74,7 @@ def tools(root: int, interval_s: float, folder: Path) -> dict[str, list[str]]:
         "memgauge": [python, "-m", "memgauge.monitor.sampler", json.dumps(config)],
         "psutil, tree walk": [python, "-c", PSUTIL, str(root), str(interval_s), out],
         "psrecord": [
-            python,
-            "-m",
-            "psrecord.main",
+            str(Path(python).with_name("psrecord")),
             str(root),
             "--interval",
             str(interval_s),
@@ -90,6 +88,7 @@ def tools(root: int, interval_s: float, folder: Path) -> dict[str, list[str]]:
 
 
 def samples_taken(name: str, out: Path) -> int | None:
+    """Return how many samples a tool has taken so far, where its output tells."""
     try:
         if name == "memgauge":
             from memgauge.storage import RunFile
@@ -103,6 +102,7 @@ def samples_taken(name: str, out: Path) -> int | None:
 
 
 def peers() -> None:
+    """Run each tool on the same tree, one after the other, at each interval."""
     print(
         f"{'tool':20} {'interval':>9} {'% of a core':>12} {'us/sample':>10} {'samples/s':>10} {'RSS MiB':>8}"
     )
@@ -218,6 +218,7 @@ print("phase ", cost(phase, pause=1e-4), "(two boundaries, each with the exact p
 
 
 def marks() -> None:
+    """Time marks and phases, recorded and not."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "marks.py")
         script.write_text(MARKS)

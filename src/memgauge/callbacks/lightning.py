@@ -7,7 +7,7 @@ from typing import Any
 try:
     from lightning.pytorch.callbacks import Callback
 except ModuleNotFoundError:  # the older name of the same library
-    from pytorch_lightning.callbacks import Callback  # type: ignore[no-redef]
+    from pytorch_lightning.callbacks import Callback  # type: ignore[no-redef,assignment]
 
 from memgauge.callbacks import Phases
 

@@ -34,7 +34,7 @@ from memgauge.monitor.tree import GIVEN, Tree
 from memgauge.storage import MISSING, PeakRow, RunWriter
 
 FLUSH_NS = 800_000_000  # a killed sampler loses what came after the last flush
-CPU_NS = 50_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over less than five it says little
+CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over less than ten it says little
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
@@ -335,9 +335,12 @@ class Sampler:
         gc.freeze()
         gc.disable()  # nothing here makes cycles; a collection would only make a tick late
         while self._ending is None:
-            until = min(flush_ns, *(pace.due_ns for pace in paces))
-            if self.listener.is_used():
-                until = min(until, drain_ns)
+            until = flush_ns
+            for pace in paces:
+                if pace.due_ns < until:
+                    until = pace.due_ns
+            if drain_ns < until and self.listener.is_used():
+                until = drain_ns
             ready = select.select(waiting, (), (), max(0, until - monotonic()) / 1e9)[0]
             if ready:
                 if events is not None and events in ready:

@@ -130,6 +130,11 @@ class Tree:
     def look_through_table(self) -> None:
         """Find processes that no parent leads to: by process group, or a parent's thread."""
         newest = self._last_pid.last
+        if self.events is not None and self.unseen_is_exact and self._table_pid != -1:
+            return  # events have told of everybody since the first look
+        if self.events is not None:
+            self._last_pid.has_moved()
+            newest = self._last_pid.last
         if newest == self._table_pid and newest != -1:
             return
         self._table_pid = newest
