@@ -38,7 +38,8 @@ CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over le
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
-SHARES_BUDGET = 0.001  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_BUDGET = 0.002  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
 _MOST_NOTES = 50
 _LONGEST_UNWRITTEN_S = 60
 _KILLED = "the kernel killed it for lack of memory"
@@ -72,8 +73,7 @@ class Sampler:
         self._gone_lately: list[Tracked] = []
         self._files_moved = False
         self._largest_bytes = 0  # the largest resident size of any one process that was waited for
-        self._shares_due_us = 0
-        self._has_shares = True
+        self._shares_left_us, self._shares_looked_us = float(SHARES_AHEAD_US), 0
         self._oom_before = oom_kills()
         self._cards: list[Any] = []
         self._gpu_columns: list[tuple[Any, Any, Any]] = []
@@ -445,13 +445,15 @@ class Sampler:
                 else "run memgauge as the same user, or as root",
             )
             tree.refused = ""
-        with_shares = now_us >= self._shares_due_us
+        earned = (now_us - self._shares_looked_us) * SHARES_BUDGET
+        self._shares_left_us = min(SHARES_AHEAD_US, self._shares_left_us + earned)
+        self._shares_looked_us = now_us
+        with_shares = self._shares_left_us > 0
         began = time.thread_time_ns()
         for process in tree.live.values():
             self._read_slow_of(process, with_shares)
         if with_shares:
-            cost_us = (time.thread_time_ns() - began) // 1000
-            self._shares_due_us = now_us + int(cost_us / SHARES_BUDGET)
+            self._shares_left_us -= (time.thread_time_ns() - began) / 1000
         self._own_cpu.append(time.process_time_ns())
         self._own_rss.append(_own_resident())
         wall = self._wall_ns()
