@@ -120,3 +120,15 @@ def test_examples_run_and_their_phases_are_recorded(
     assert by_name["train"].count in (2, 3)
     assert {p.peak_kind for p in said.phases} == {"exact"}
     assert all(p.unfinished == 0 for p in said.phases)
+
+
+def test_a_users_file_with_the_name_of_a_module_does_not_reach_the_sampler(tmp_path: Path) -> None:
+    for name in ("json", "signal", "sqlite3", "zlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')\n")
+    code = f"import memgauge\nwith memgauge.Monitor({str(tmp_path / 'a.mg')!r}): pass\n"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with RunFile(tmp_path / "a.mg") as run:
+        assert summarise(run).state == "ended"

@@ -53,7 +53,9 @@ def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [*_SAMPLER, json.dumps(config), *command])
 
 
-_SAMPLER = (sys.executable, "-m", "memgauge.monitor.sampler")
+# -P: a file of the user's that is called json.py must not be imported in the place of Python's own.
+_SAMPLER = (sys.executable, "-P", "-m", "memgauge.monitor.sampler")
+_HOME = str(Path(__file__).resolve().parents[2])  # where memgauge is, if it is not installed
 
 
 class Monitor:
@@ -118,7 +120,10 @@ class Monitor:
                 stderr=subprocess.PIPE,
                 pass_fds=(stop_reader, tell_writer),
                 start_new_session=True,  # the terminal's Ctrl-C is for the program
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH")))),
+                },
             )
         finally:
             os.close(stop_reader)

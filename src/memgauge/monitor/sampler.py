@@ -135,7 +135,17 @@ class Sampler:
         self._viewer: int | None = None
         if not self.config.get("watch"):
             return
-        command = [sys.executable, "-m", "memgauge", "watch", "--below", "--wait", "10", self.config["file"]]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "memgauge",
+            "watch",
+            "--below",
+            "--wait",
+            "10",
+            self.config["file"],
+        ]
         null = os.open(os.devnull, os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         with contextlib.suppress(OSError):
@@ -1029,7 +1039,7 @@ def _show(path: str) -> None:
     """Print the summary on stderr, by a process of its own: stdout belongs to the command."""
     import subprocess
 
-    command = [sys.executable, "-m", "memgauge", "show", path, "--brief"]
+    command = [sys.executable, "-P", "-m", "memgauge", "show", path, "--brief"]
     with contextlib.suppress(OSError):
         subprocess.run(command, stdout=2, stdin=subprocess.DEVNULL, check=False)
 
