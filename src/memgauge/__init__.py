@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memgauge.estimate import estimate
     from memgauge.explain.compare import compare
     from memgauge.measure import measure
+    from memgauge.monitor.marks import mark, phase
+    from memgauge.monitor.recorder import Monitor
     from memgauge.records import Estimate, Measurement
     from memgauge.workload import Workload
 
@@ -25,21 +27,27 @@ _HOMES = {
     "Estimate": "memgauge.records",
     "Measurement": "memgauge.records",
     "MemgaugeError": "memgauge.errors",
+    "Monitor": "memgauge.monitor.recorder",
     "Workload": "memgauge.workload",
     "compare": "memgauge.explain.compare",
     "estimate": "memgauge.estimate",
+    "mark": "memgauge.monitor.marks",
     "measure": "memgauge.measure",
+    "phase": "memgauge.monitor.marks",
 }
 
 __all__ = [
     "Estimate",
     "Measurement",
     "MemgaugeError",
+    "Monitor",
     "Workload",
     "__version__",
     "compare",
     "estimate",
+    "mark",
     "measure",
+    "phase",
 ]
 
 

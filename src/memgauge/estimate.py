@@ -8,7 +8,7 @@ Read this file first: it is the whole product in one function.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +41,7 @@ def estimate(
     allocator: CudaSettings | None = None,
     stack: Stack | None = None,
     host: bool = True,
+    followed: Callable[[Trace, Timeline], None] | None = None,
 ) -> Estimate:
     """Return the predicted memory of `steps` steps of a workload on `device`.
 
@@ -55,6 +56,7 @@ def estimate(
         stack: Versions of torch and CUDA and switches of their libraries; what is installed here if None.
         host: Also predict the resident memory of the process (CPU only). Its import
             baseline is measured in a fresh process, which takes a second or two.
+        followed: Is shown the trace and the timeline that the estimate comes from.
 
     Raises:
         UsageError: The device, target or an option is unknown or out of range.
@@ -79,6 +81,8 @@ def estimate(
     if stack is None and place.kind == "cuda":
         stack = predict.installed_stack()
     trace = traced(workload, place, steps=steps, threads=threads, stack=stack)
+    if followed is not None:
+        followed(trace, replay(trace, place, allocator))
     return estimate_of(
         workload,
         trace,

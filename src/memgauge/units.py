@@ -72,3 +72,46 @@ def parse_bytes(text: str) -> int:
     if not match or match[2].lower() not in _UNITS:
         raise UsageError(f"{text!r} is not an amount of memory; write for example 24GiB, 24GB or 512MiB")
     return round(float(match[1]) * _UNITS[match[2].lower()])
+
+
+_DURATIONS_NS = {
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "": 10**9,
+    "s": 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+
+
+def parse_duration_ns(text: str) -> int:
+    """Return the nanoseconds meant by `10ms`, `1.5s`, `2min`, `1h` or `5` (seconds).
+
+    Raises:
+        UsageError: The text is not a number with a known unit.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-zµ]*)\s*", text.lower())
+    if not match or match[2] not in _DURATIONS_NS:
+        raise UsageError(f"{text!r} is not a duration; write for example 10ms, 1s or 5min")
+    return round(float(match[1]) * _DURATIONS_NS[match[2]])
+
+
+def format_duration(duration_us: float | None) -> str:
+    """Return a duration as people read it.
+
+    >>> format_duration(950), format_duration(1_500_000), format_duration(3_725_000_000)
+    ('950 µs', '1.50 s', '1 h 2 min')
+    """
+    if duration_us is None:
+        return "—"
+    if duration_us < 1000:
+        return f"{duration_us:.3g} µs"
+    if duration_us < 999_500:
+        return f"{duration_us / 1000:.3g} ms"
+    seconds = duration_us / 1e6
+    if seconds < 60:
+        return f"{seconds:.{2 if seconds < 10 else 1}f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

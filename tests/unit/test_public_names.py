@@ -34,11 +34,14 @@ def test_no_public_name_is_left_out() -> None:
         "Estimate",
         "Measurement",
         "MemgaugeError",
+        "Monitor",
         "Workload",
         "__version__",
         "compare",
         "estimate",
+        "mark",
         "measure",
+        "phase",
     }
     assert set(memgauge.__all__) <= set(dir(memgauge))
 

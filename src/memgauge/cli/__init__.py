@@ -15,7 +15,22 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import calibrate, compare, devices, doctor, estimate, fit, measure, reproduce, zoo
+from memgauge.cli import (
+    calibrate,
+    compare,
+    devices,
+    doctor,
+    estimate,
+    export,
+    fit,
+    measure,
+    monitor,
+    report,
+    reproduce,
+    show,
+    watch,
+    zoo,
+)
 from memgauge.errors import MemgaugeError
 
 INTERNAL_ERROR, INTERRUPTED, PIPE_CLOSED = 70, 130, 141
@@ -33,14 +48,22 @@ for _name, _module in (
     ("measure", measure),
     ("fit", fit),
     ("compare", compare),
+    ("monitor", monitor),
+    ("show", show),
+    ("watch", watch),
+    ("export", export),
+    ("report", report),
     ("devices", devices),
     ("calibrate", calibrate),
     ("zoo", zoo),
     ("reproduce", reproduce),
     ("doctor", doctor),
 ):
-    _needs_arguments = _name in ("estimate", "measure", "fit", "compare")
-    app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG)(_module.command)
+    _needs_arguments = _name not in ("devices", "calibrate", "zoo", "reproduce", "doctor")
+    _context = getattr(_module, "CONTEXT", None)
+    app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG, context_settings=_context)(
+        _module.command
+    )
 
 
 def _print_version(asked: bool) -> None:

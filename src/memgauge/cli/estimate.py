@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,6 +50,12 @@ def command(
     layers: options.LayersIfAsked = None,
     as_json: options.AsJson = False,
     out: options.Out = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", show_default=False, help="Also draw it: one page that works offline."
+        ),
+    ] = None,
 ) -> None:
     """Predict the memory of a training or inference run, without running it."""
     options.check_counts(steps=steps, threads=threads)
@@ -70,7 +76,11 @@ def command(
     stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
     allocator = _allocator(alloc_conf, device)
     _refuse_contradictions(device, stack, method, vary)
+    if html is not None and method != "trace":
+        raise UsageError("--html draws the trace; leave --method out")
     if device == "all" or vary is not None:
+        if html is not None:
+            raise UsageError("--html draws one run; leave --device all and --vary out")
         _show_many(target, device, vary, asked, arguments, steps, allocator, stack, out, as_json=as_json)
         return
     if method == "formula":
@@ -88,13 +98,27 @@ def command(
         else:
             from memgauge.estimate import estimate as run
 
-        facts = {"device": device, "steps": steps, "threads": threads, "options": asked, "sets": arguments}
+        facts: dict[str, Any] = {
+            "device": device,
+            "steps": steps,
+            "threads": threads,
+            "options": asked,
+            "sets": arguments,
+        }
+        seen: list[Any] = []
+        if html is not None:
+            facts["followed"] = lambda *both: seen.extend(both)
         result = run(target, allocator=allocator, stack=stack, **facts)
     if method == "both":
         _show_formula(result, count, out, as_json=as_json)
         result = result.trace
     else:
         _show(result, count, out, as_json=as_json)
+        if html is not None:
+            from memgauge.cli.report import save_page
+            from memgauge.report.estimate_page import estimate_page
+
+            save_page(html, estimate_page(result, *seen))
     if result.fits is not None and result.fits.verdict == "no":
         raise typer.Exit(1)
 

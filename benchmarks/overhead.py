@@ -1,0 +1,320 @@
+"""What watching costs: memgauge beside its peers, on one tree of nine processes, in one run.
+
+    python benchmarks/overhead.py peers          # CPU of each tool at the same intervals, resident memory
+    python benchmarks/overhead.py loop           # how much a training loop's steps are slowed at 10 ms
+    python benchmarks/overhead.py marks          # a mark, a phase, and both when nothing records
+    python benchmarks/overhead.py files          # 24 h at 10 Hz, and a report of a million samples
+
+CPU is user and system time of the tool's process over the window, as the kernel accounts it. Peers are
+run as their users would; one that is not installed, or refuses the interval, is said to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+PROCESSES, HELD_MIB = 9, 20
+INTERVALS_S = (0.1, 0.01, 0.001)
+WARM_S, WINDOW_S = 3.0, 10.0
+
+TREE = f"""
+import os, time
+for i in range({PROCESSES - 1}):
+    if os.fork() == 0:
+        x = bytearray({HELD_MIB} << 20)
+        while True: time.sleep(1)
+x = bytearray({HELD_MIB} << 20)
+while True: time.sleep(1)
+"""
+
+PSUTIL = """
+import psutil, sys, time
+root, interval, count = psutil.Process(int(sys.argv[1])), float(sys.argv[2]), 0
+due = time.monotonic()
+while True:
+    for p in [root, *root.children(recursive=True)]:
+        p.memory_info().rss, p.cpu_times()
+    psutil.virtual_memory()
+    count += 1
+    if count % 10 == 0: open(sys.argv[3], "w").write(str(count))
+    due = max(due + interval, time.monotonic()); time.sleep(max(0, due - time.monotonic()))
+"""
+
+MEMORY_PROFILER = """
+import sys, memory_profiler
+found = memory_profiler.memory_usage(int(sys.argv[1]), interval=float(sys.argv[2]), timeout=1e9,
+    include_children=True, multiprocess=True, stream=open(sys.argv[3], "w"))
+"""
+
+NVITOP = """
+import sys, time
+from nvitop import ResourceMetricCollector
+c = ResourceMetricCollector(devices=[], root_pids={int(sys.argv[1])}, interval=float(sys.argv[2]))
+c.start("run")
+while True: time.sleep(1)
+"""
+
+
+def tools(root: int, interval_s: float, folder: Path) -> dict[str, list[str]]:
+    """Return the command of each tool; the last argument is a file that it counts or writes to."""
+    python, out = sys.executable, str(folder / "out")
+    config = {"file": out, "interval_ns": round(interval_s * 1e9), "pid": root, "overwrite": True}
+    return {
+        "memgauge": [python, "-m", "memgauge.monitor.sampler", json.dumps(config)],
+        "psutil, tree walk": [python, "-c", PSUTIL, str(root), str(interval_s), out],
+        "psrecord": [
+            str(Path(python).with_name("psrecord")),
+            str(root),
+            "--interval",
+            str(interval_s),
+            "--log",
+            out,
+            "--include-children",
+        ],
+        "memory_profiler": [python, "-c", MEMORY_PROFILER, str(root), str(interval_s), out],
+        "nvitop collector": [python, "-c", NVITOP, str(root), str(interval_s), out],
+    }
+
+
+def samples_taken(name: str, out: Path) -> int | None:
+    """Return how many samples a tool has taken so far, where its output tells."""
+    try:
+        if name == "memgauge":
+            from memgauge.storage import RunFile
+
+            with RunFile(out) as run:
+                return sum(len(c.times_us) for _, c in run.chunks("fast"))
+        text = out.read_text()
+        return int(text) if name.startswith("psutil") else text.count("\n")
+    except (OSError, ValueError):
+        return None
+
+
+def peers() -> None:
+    """Run each tool on the same tree, one after the other, at each interval."""
+    print(
+        f"{'tool':20} {'interval':>9} {'% of a core':>12} {'us/sample':>10} {'samples/s':>10} {'RSS MiB':>8}"
+    )
+    tree = subprocess.Popen([sys.executable, "-c", TREE])
+    try:
+        time.sleep(1.5)
+        for interval_s in INTERVALS_S:
+            for name in tools(0, interval_s, Path()):
+                with tempfile.TemporaryDirectory() as folder:
+                    print(_one(name, tree.pid, interval_s, Path(folder)), flush=True)
+    finally:
+        for child in psutil.Process(tree.pid).children():
+            child.kill()
+        tree.kill()
+        tree.wait()
+
+
+def _one(name: str, root: int, interval_s: float, folder: Path) -> str:
+    label = f"{name:20} {interval_s * 1000:>6.0f} ms"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(tools(root, interval_s, folder)[name], **quiet)
+    watched = psutil.Process(process.pid)
+    out = folder / "out"
+    try:
+        time.sleep(WARM_S)
+        if process.poll() is not None:
+            return f"{label} {'does not run':>12}"
+        before, counted, began = _cpu_s(watched), samples_taken(name, out), time.monotonic()
+        time.sleep(WINDOW_S)
+        window = time.monotonic() - began
+        used, after = _cpu_s(watched) - before, samples_taken(name, out)
+        resident = watched.memory_info().rss / 2**20
+    finally:
+        process.terminate()
+        process.wait()
+    taken = after - counted if after is not None and counted is not None and name != "nvitop collector" else 0
+    if name == "psrecord":
+        taken = after - counted if after and counted is not None else 0
+    each = f"{used / taken * 1e6:10.0f} {taken / window:10.1f}" if taken else f"{'—':>10} {'—':>10}"
+    return f"{label} {100 * used / window:12.2f} {each} {resident:8.1f}"
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    every = [process, *process.children(recursive=True)]
+    return sum(t.user + t.system for t in (p.cpu_times() for p in every))
+
+
+LOOP = """
+import time, torch
+torch.set_num_threads(1)
+m = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+o = torch.optim.SGD(m.parameters(), lr=.1); x = torch.randn(128, 256)
+def step():
+    o.zero_grad(); m(x).square().mean().backward(); o.step()
+for _ in range(200): step()
+while True:
+    line = input()
+    t = time.perf_counter()
+    for _ in range(1000): step()
+    print((time.perf_counter() - t) / 1000, flush=True)
+"""
+
+
+def loop(rounds: int = 12) -> None:
+    """Interleave rounds of 1000 steps with and without a sampler at 10 ms."""
+    job = subprocess.Popen(
+        [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert job.stdin is not None
+    assert job.stdout is not None
+    times: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"file": f"{folder}/out", "interval_ns": 10_000_000, "pid": job.pid, "overwrite": True}
+        for number in range(2 * rounds):
+            watched = number % 2 == 1
+            sampler = None
+            if watched:
+                sampler = subprocess.Popen(
+                    [sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)]
+                )
+                time.sleep(1.0)
+            job.stdin.write("\n")
+            job.stdin.flush()
+            times[watched].append(float(job.stdout.readline()))
+            if sampler is not None:
+                sampler.terminate()
+                sampler.wait()
+    job.kill()
+    job.wait()
+    alone, seen = (statistics.median(times[w]) for w in (False, True))
+    spread = statistics.quantiles(times[False], n=4)
+    print(
+        f"a step alone {alone * 1e6:.1f} us (quartiles {spread[0] * 1e6:.1f} to {spread[2] * 1e6:.1f}), "
+        f"watched at 10 ms {seen * 1e6:.1f} us: {100 * (seen / alone - 1):+.2f} %"
+    )
+
+
+MARKS = """
+import time, memgauge
+def cost(f, n=3000, pause=0.0):
+    found = []
+    for _ in range(n):
+        t = time.perf_counter_ns(); f(); found.append(time.perf_counter_ns() - t)
+        if pause: time.sleep(pause)
+    found.sort()
+    return f"median {found[n // 2] / 1000:.2f} us, 99 % under {found[n * 99 // 100] / 1000:.2f} us"
+def phase():
+    with memgauge.phase("step", 1): pass
+memgauge.mark("begin")
+print("mark  ", cost(lambda: memgauge.mark("step", 1), pause=1e-4))
+print("phase ", cost(phase, pause=1e-4), "(two boundaries, each with the exact peak)")
+"""
+
+
+def marks() -> None:
+    """Time marks and phases, recorded and not."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "marks.py")
+        script.write_text(MARKS)
+        print("recorded:")
+        command = [
+            sys.executable,
+            "-m",
+            "memgauge",
+            "monitor",
+            "-q",
+            "-o",
+            f"{folder}/a.mg",
+            "--",
+            sys.executable,
+            str(script),
+        ]
+        subprocess.run(command, check=True)
+        print("not recorded:", flush=True)
+        subprocess.run([sys.executable, str(script)], check=True)
+
+
+def files() -> None:
+    """Write what a sampler would in 24 hours at 10 Hz with nine processes, through its own writer."""
+    for title, ticks in (("24 h at 10 Hz, nine processes", 864_000), ("a million samples", 100_000)):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "long.mg")
+            began = time.perf_counter()
+            _write(path, ticks)
+            size, wrote = path.stat().st_size, time.perf_counter() - began
+            began = time.perf_counter()
+            page = Path(folder, "long.html")
+            subprocess.run(
+                [sys.executable, "-m", "memgauge", "report", str(path), "-o", str(page)],
+                check=True,
+                capture_output=True,
+            )
+            took = time.perf_counter() - began
+            print(
+                f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s, "
+                f"{page.stat().st_size / 1e6:.1f} MB",
+                flush=True,
+            )
+
+
+def _write(path: Path, ticks: int) -> None:
+    """Values that wander as a training job's do: steps of pages, a sawtooth per batch, jittered times."""
+    from memgauge.storage import RunWriter
+
+    chance = random.Random(1)
+    writer = RunWriter(
+        path,
+        {
+            "command": ["train"],
+            "interval_ns": 10**8,
+            "ended": {"how": "exit", "code": 0, "text": "exit code 0"},
+        },
+    )
+    fast, cpu = writer.lane("fast"), writer.lane("cpu")
+    columns, seconds, level = [], [], []
+    for number in range(PROCESSES):
+        process = writer.add_process(
+            1000 + number,
+            parent=None,
+            name="python",
+            command="python train.py",
+            started_us=0,
+            seen_us=0,
+            found="given",
+        )
+        columns.append(
+            fast.column(writer.add_series("fast", "rss_bytes", "/proc/PID/statm", process=process))
+        )
+        seconds.append(cpu.column(writer.add_series("cpu", "cpu_ns", "/proc/PID/stat", process=process)))
+        level.append(500 * 2**20)
+    used = fast.column(writer.add_series("fast", "system_used_bytes", "/proc/meminfo"))
+    busy = [0] * PROCESSES
+    for tick in range(ticks):
+        for number in range(PROCESSES):
+            if chance.random() < 0.5:
+                level[number] = max(2**20, level[number] + 4096 * chance.randint(-2000, 2000))
+            busy[number] += 10_000_000 * chance.randint(0, 10)
+            columns[number].append(level[number])
+            seconds[number].append(busy[number])
+        used.append(sum(level) + 4096 * chance.randint(0, 5000))
+        now = tick * 100_000 + chance.randint(50, 400)
+        fast.times_us.append(now)
+        cpu.times_us.append(now)
+        if tick % 8 == 0 and (fast.is_full() or tick % 512 == 0):
+            writer.flush()
+    writer.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("peers", "loop", "marks", "files"))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    {"peers": peers, "loop": loop, "marks": marks, "files": files}[parser.parse_args().what]()

@@ -1,0 +1,425 @@
+"""What NVIDIA's GPUs report, through NVML (nvidia-ml-py), read for the sampler.
+
+Each figure comes from the best source that the card offers, and says which:
+
+  memory    of the device (`nvmlDeviceGetMemoryInfo`) and of each process on it
+  PCIe      counters of bytes (field values 197, 198); else GPM on Hopper and newer; else the rate over
+            20 ms, which blocks for as long and so is read by a thread of its own
+  energy    the device's own counter; never power times time
+  power     field value 186, the instant one; `nvmlDeviceGetPowerUsage` is an average over 1 s on Ampere
+            and newer
+
+What a card refuses is noted once with the reason and asked for no more. A card that disappears is
+noted and left alone. Nothing here has yet run on a GPU: tests replay the library's documented answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# Field identifiers of nvml.h, named in nvidia-ml-py 13.615; older bindings lack the names, not the calls.
+FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED, FIELD_POWER_INSTANT = 197, 198, 186
+_GPM_PCIE_SENT, _GPM_PCIE_RECEIVED = 20, 21  # nvmlGpmMetricId_t: MiB/s
+GPM_EVERY_US = 200_000  # below 100 ms the driver gives zeros that look like no traffic
+RATE_US = 20_000  # the window of nvmlDeviceGetPcieThroughput
+ENERGY_US = 100_000  # how often the energy counter moves (ml.energy, H100)
+UTILISATION_US = 166_667  # nvml.h: between 1/6 s and 1 s depending on the product
+_NOT_AVAILABLE = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE as an unsigned number
+
+Note = Callable[[str, str, str], None]  # topic, text, remedy
+
+
+class Quantity(NamedTuple):
+    """One quantity of one device: what it is called, how it is read."""
+
+    metric: str
+    lane: str  # fast or medium
+    instrument: str
+    refresh_us: int | None
+    read: Callable[[], int | None]
+
+
+class Card:
+    """One GPU, or one MIG slice of one.
+
+    Args:
+        nvml: The module pynvml.
+        handle: NVML's handle of the device.
+        note: Is told what cannot be read.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, note: Note, parent: Any = None) -> None:
+        self._nvml, self.handle, self._note = nvml, handle, note
+        self._is_slice = parent is not None
+        self._physical = parent if parent is not None else handle
+        self.name = _text(self._try(nvml.nvmlDeviceGetName, handle) or "GPU")
+        self.identity = _text(self._try(nvml.nvmlDeviceGetUUID, handle) or "")
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        self.total_bytes = None if memory is None else int(memory.total)
+        self.is_lost = False
+        self.device = 0  # its id in the run file, once it has one
+        self._refused: set[str] = set()
+        self._thread: _Throughput | None = None
+        self.quantities = self._find_quantities()
+        self._processes = self._process_calls()
+
+    def _find_quantities(self) -> list[Quantity]:
+        nvml, handle = self._nvml, self.handle
+        found = [
+            Quantity(
+                "gpu_used_bytes",
+                "fast",
+                "nvmlDeviceGetMemoryInfo, version 1 (reserved counts as used)",
+                None,
+                lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            )
+        ]
+        found += self._pcie()
+        if self._is_slice:
+            self._note(
+                "gpu",
+                f"{self.name}: utilisation, power and energy are those of the whole GPU, not of a MIG slice",
+                "record them by the whole device, where the driver lets you",
+            )
+            return found
+        candidates = [
+            Quantity(
+                "gpu_utilisation_percent",
+                "medium",
+                "nvmlDeviceGetUtilizationRates",
+                UTILISATION_US,
+                lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            ),
+            self._power(),
+            Quantity(
+                "gpu_energy_mj",
+                "medium",
+                "nvmlDeviceGetTotalEnergyConsumption",
+                ENERGY_US,
+                lambda: int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
+            ),
+            Quantity(
+                "gpu_temperature_celsius",
+                "medium",
+                "nvmlDeviceGetTemperature",
+                None,
+                lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            ),
+        ]
+        return found + [q for q in candidates if self._answers(q)]
+
+    def _answers(self, quantity: Quantity) -> bool:
+        try:
+            return quantity.read() is not None
+        except self._nvml.NVMLError as error:
+            self._note("gpu", f"{self.name}: {quantity.metric} cannot be read: {_reason(error)}", "")
+            return False
+
+    def _power(self) -> Quantity:
+        instant = Quantity(
+            "gpu_power_mw",
+            "medium",
+            "field 186, instant power",
+            100_000,
+            lambda: self._field(FIELD_POWER_INSTANT),
+        )
+        try:
+            if instant.read() is not None:
+                return instant
+        except self._nvml.NVMLError:
+            pass
+        return Quantity(
+            "gpu_power_mw",
+            "medium",
+            "nvmlDeviceGetPowerUsage, an average over 1 s on Ampere and newer",
+            1_000_000,
+            lambda: int(self._nvml.nvmlDeviceGetPowerUsage(self._physical)),
+        )
+
+    def _field(self, number: int) -> int | None:
+        return self._fields([number])[0]
+
+    def _fields(self, numbers: list[int]) -> list[int | None]:
+        """Return field values; None for each that the card does not have."""
+        nvml = self._nvml
+        answers = nvml.nvmlDeviceGetFieldValues(self._physical, numbers)
+        return [_value(nvml, a) if a.nvmlReturn == nvml.NVML_SUCCESS else None for a in answers]
+
+    def _pcie(self) -> list[Quantity]:
+        if self._is_slice:
+            return []
+        try:
+            now = self._fields([FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
+        except self._nvml.NVMLError:
+            now = [None, None]
+        if None not in now:
+            return self._pcie_by_counters()
+        if self._has_gpm():
+            gpm = _Gpm(self._nvml, self._physical)
+            return [
+                Quantity(f"pcie_{way}_bytes", "fast", "GPM, rate times time", GPM_EVERY_US, read)
+                for way, read in (("sent", gpm.sent), ("received", gpm.received))
+            ]
+        try:
+            self._nvml.nvmlDeviceGetPcieThroughput(self._physical, self._nvml.NVML_PCIE_UTIL_TX_BYTES)
+        except self._nvml.NVMLError as error:
+            self._note("gpu", f"{self.name}: PCIe traffic cannot be read: {_reason(error)}", "")
+            return []
+        self._thread = _Throughput(self._nvml, self._physical)
+        instrument = "nvmlDeviceGetPcieThroughput, rate over 20 ms times time"
+        return [
+            Quantity(f"pcie_{way}_bytes", "fast", instrument, 2 * RATE_US, read)
+            for way, read in (("sent", self._thread.sent), ("received", self._thread.received))
+        ]
+
+    def _pcie_by_counters(self) -> list[Quantity]:
+        pair = _Counters(lambda: self._fields([FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED]))
+        return [
+            Quantity("pcie_sent_bytes", "fast", "field 197, counter", None, pair.sent),
+            Quantity("pcie_received_bytes", "fast", "field 198, counter", None, pair.received),
+        ]
+
+    def _has_gpm(self) -> bool:
+        nvml = self._nvml
+        try:
+            return bool(nvml.nvmlGpmQueryDeviceSupport(self._physical).isSupportedDevice)
+        except (nvml.NVMLError, AttributeError):
+            return False
+
+    def _process_calls(self) -> list[Callable[[Any], Any]]:
+        names = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        return [call for name in names if (call := getattr(self._nvml, name, None)) is not None]
+
+    def process_bytes(self) -> dict[int, int | None]:
+        """Return the bytes of each process on this device by pid; None where the driver does not say."""
+        found: dict[int, int | None] = {}
+        for call in list(self._processes):
+            try:
+                for process in call(self.handle):
+                    used = process.usedGpuMemory
+                    known = None if used in (None, _NOT_AVAILABLE) else int(used)
+                    found[int(process.pid)] = max(known or 0, found.get(int(process.pid)) or 0) or known
+            except self._nvml.NVMLError as error:
+                if self.lost_by(error):
+                    return {}
+                self._processes.remove(call)
+                self._note(
+                    "gpu",
+                    f"{self.name}: memory of each process cannot be read: {_reason(error)}",
+                    "run memgauge on the host, or rely on torch's own figures at marks",
+                )
+        return found
+
+    def accounted_peak(self, pid: int) -> int | None:
+        """Return the driver's own highest value of one process; None unless accounting is on."""
+        try:
+            peak = int(self._nvml.nvmlDeviceGetAccountingStats(self.handle, pid).maxMemoryUsage)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+        return None if peak in (0, _NOT_AVAILABLE) else peak
+
+    def read(self, quantity: Quantity) -> int | None:
+        """Return a value; None where it cannot be read, which is noted once."""
+        if self.is_lost:
+            return None
+        try:
+            return quantity.read()
+        except self._nvml.NVMLError as error:
+            if not self.lost_by(error) and quantity.metric not in self._refused:
+                self._refused.add(quantity.metric)
+                self._note("gpu", f"{self.name}: {quantity.metric} cannot be read: {_reason(error)}", "")
+            return None
+
+    def lost_by(self, error: Exception) -> bool:
+        """Return whether an error says that the device is gone; noted the first time."""
+        nvml = self._nvml
+        lost = tuple(
+            getattr(nvml, name)
+            for name in ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_GPU_NOT_FOUND", "NVML_ERROR_RESET_REQUIRED")
+            if hasattr(nvml, name)
+        )
+        if getattr(error, "value", None) not in lost:
+            return False
+        if not self.is_lost:
+            self.is_lost = True
+            remedy = "the driver's log (dmesg, Xid) says why; a reset or reboot brings it back"
+            self._note("gpu", f"{self.name} ({self.identity}) disappeared: {_reason(error)}", remedy)
+        return True
+
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+
+
+class _Counters:
+    """Two counters of bytes that are read by one call and may wrap at 2^32 or 2^64."""
+
+    def __init__(self, read: Callable[[], list[int | None]]) -> None:
+        self._read = read
+        self._last: list[int | None] = [None, None]
+        self._total = [0, 0]
+
+    def sent(self) -> int:
+        now = self._read()
+        for way in (0, 1):
+            value, last = now[way], self._last[way]
+            if value is None:
+                continue
+            if last is not None:
+                # A value below the last one has wrapped: in 32 bits if both fit, else in 64.
+                self._total[way] += (value - last) % (2**32 if max(value, last) < 2**32 else 2**64)
+            self._last[way] = value
+        return self._total[0]
+
+    def received(self) -> int:
+        return self._total[1]  # read together with `sent`, which comes first
+
+
+class _Gpm:
+    """PCIe traffic by GPM: two samples some time apart, and the rates between them."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+        self._taken_ns = 0
+        self._total = [0, 0]
+
+    def sent(self) -> int:
+        nvml, now = self._nvml, time.monotonic_ns()
+        if not self._taken_ns:
+            nvml.nvmlGpmSampleGet(self._handle, self._samples[0])
+            self._taken_ns = now
+        elif now - self._taken_ns >= GPM_EVERY_US * 1000:
+            nvml.nvmlGpmSampleGet(self._handle, self._samples[1])
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+            asked.sample1, asked.sample2 = self._samples
+            for place, metric in enumerate((_GPM_PCIE_SENT, _GPM_PCIE_RECEIVED)):
+                asked.metrics[place].metricId = metric
+            nvml.nvmlGpmMetricsGet(asked)
+            for way in (0, 1):
+                if asked.metrics[way].nvmlReturn == nvml.NVML_SUCCESS:
+                    rate = asked.metrics[way].value * 2**20
+                    self._total[way] += round(rate * (now - self._taken_ns) / 1e9)
+            self._samples.reverse()
+            self._taken_ns = now
+        return self._total[0]
+
+    def received(self) -> int:
+        return self._total[1]
+
+
+class _Throughput:
+    """PCIe traffic by the call that blocks for 20 ms in each direction, read by its own thread."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._total = [0, 0]
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="memgauge-pcie").start()
+
+    def _run(self) -> None:
+        nvml = self._nvml
+        ways = (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        last = time.monotonic_ns()
+        while not self._stop.is_set():
+            try:
+                rates = [int(nvml.nvmlDeviceGetPcieThroughput(self._handle, way)) for way in ways]
+            except nvml.NVMLError:
+                return
+            now = time.monotonic_ns()
+            for way in (0, 1):
+                self._total[way] += rates[way] * 1000 * (now - last) // 10**9  # NVML gives KB/s, of 1000
+            last = now
+            self._stop.wait(0.001)
+
+    def sent(self) -> int:
+        return self._total[0]
+
+    def received(self) -> int:
+        return self._total[1]
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def find_cards(note: Note, nvml: Any = None) -> list[Card]:
+    """Return the GPUs and MIG slices that are here; none, silently, where there is no driver.
+
+    Args:
+        note: Is told what cannot be read.
+        nvml: The module pynvml, or one that answers as it does.
+    """
+    if nvml is None:
+        try:
+            import pynvml
+        except ImportError:
+            return []
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        absent = [
+            getattr(nvml, n, None) for n in ("NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED")
+        ]
+        if getattr(error, "value", None) not in absent:
+            note("gpu", f"NVML does not work: {_reason(error)}", "nvidia-smi says more")
+        return []
+    cards: list[Card] = []
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            cards += _slices(nvml, handle, note) or [Card(nvml, handle, note)]
+        except nvml.NVMLError as error:
+            note("gpu", f"GPU {index} cannot be read: {_reason(error)}", "nvidia-smi says more")
+    return cards
+
+
+def _slices(nvml: Any, handle: Any, note: Note) -> list[Card]:
+    """Return the MIG slices of a GPU; none if it is not divided."""
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        if current != nvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nvml.NVMLError:
+        return []
+    found = []
+    for index in range(most):
+        try:
+            found.append(
+                Card(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index), note, parent=handle)
+            )
+        except nvml.NVMLError:  # this place is not in use
+            continue
+    return found
+
+
+def _value(nvml: Any, answer: Any) -> int:
+    """Return what a field value holds, by the type that it says (nvmlValue_t)."""
+    kinds = {
+        nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+        nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    }
+    return int(getattr(answer.value, kinds.get(answer.valueType, "ullVal")))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,198 @@
+"""Where marks arrive: one connection for each process that says something."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import tempfile
+from typing import Any, NamedTuple
+
+from memgauge.monitor.marks import attached_address, socket_name
+
+_LONGEST_LINE = 64 * 1024
+_MOST = 1000  # lines that are taken in at one look, so that samples are not late
+
+
+class Heard(NamedTuple):
+    """One line that a process sent."""
+
+    pid: int
+    time_ns: int  # monotonic clock
+    kind: str  # mark, begin or end
+    name: str
+    value: str | None
+    highest_bytes: int | None  # VmHWM since the boundary before
+    facts: dict[str, Any]
+
+
+class Listener:
+    """Takes connections at `address`, and at the attached processes' own names.
+
+    Args:
+        attached: Pid of a process that was not started by us, and so does not know our address.
+        users: The user ids that may connect.
+    """
+
+    def __init__(self, attached: int | None, users: set[int]) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if sys.platform == "linux":
+            self.address = f"@memgauge/marks/{os.getpid()}-{secrets.token_hex(8)}"
+        else:
+            self._folder = tempfile.TemporaryDirectory(prefix="memgauge-")
+            self.address = os.path.join(self._folder.name, "marks")
+        self._users = users
+        self._rings = [_ring(self.address)]
+        self.attached_is_taken = False
+        if attached is not None and attached_address(attached):
+            try:
+                self._rings.append(_ring(attached_address(attached)))
+            except OSError:  # another recording of this process listens there
+                self.attached_is_taken = True
+        self._links: dict[int, _Connection] = {}
+        self.lost = 0  # marks that processes had to drop
+        self.garbled = 0
+
+    def doorbells(self) -> list[socket.socket]:
+        """Return the sockets that become readable when somebody new calls."""
+        return self._rings
+
+    def is_used(self) -> bool:
+        return bool(self._links)
+
+    def accept(self, owns: Any) -> None:
+        """Take those who call; `owns(pid)` says whether this recording may reset that process's peak."""
+        for ring in self._rings:
+            while True:
+                try:
+                    link, _ = ring.accept()
+                except OSError:
+                    break
+                connection = _Connection(link)
+                if connection.user is not None and connection.user not in self._users:
+                    link.close()
+                    continue
+                with contextlib.suppress(OSError):
+                    link.settimeout(0.05)
+                    hello = link.recv(32, 0)  # its pid, as it knows it; ours is the one that counts
+                    if connection.pid is None:
+                        connection.pid = int(hello.split(b"\n", 1)[0] or 0)
+                    link.sendall(b"owner" if owns(connection.pid) else b"reader")
+                    link.setblocking(False)
+                    self._links[link.fileno()] = connection
+                    continue
+                link.close()
+
+    def drain(self) -> list[Heard]:
+        """Return what arrived since the last call, in order of time."""
+        heard: list[Heard] = []
+        for number, connection in list(self._links.items()):
+            is_open = connection.read()
+            for line in connection.lines():
+                made = self._understood(connection, line)
+                if made is not None:
+                    heard.append(made)
+            if not is_open:
+                connection.link.close()
+                del self._links[number]
+        return sorted(heard, key=lambda h: h.time_ns)
+
+    def _understood(self, connection: _Connection, line: bytes) -> Heard | None:
+        try:
+            when, kind, name, value, highest, facts, lost = json.loads(line)
+            if kind not in ("mark", "begin", "end") or not isinstance(name, str):
+                raise ValueError
+            self.lost += max(0, int(lost) - connection.lost)
+            connection.lost = int(lost)
+            return Heard(
+                connection.pid or 0,
+                int(when),
+                kind,
+                name,
+                None if value is None else str(value),
+                None if highest is None else int(highest),
+                facts if isinstance(facts, dict) else {},
+            )
+        except (ValueError, TypeError, RecursionError):
+            self.garbled += 1
+            return None
+
+    def close(self) -> None:
+        for ring in self._rings:
+            ring.close()
+        for connection in self._links.values():
+            connection.link.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+class _Connection:
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.lost = 0
+        self._buffer = b""
+        self.pid: int | None = None
+        self.user: int | None = None
+        if hasattr(socket, "SO_PEERCRED"):
+            credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            self.pid, self.user, _ = struct.unpack("iii", credentials)
+
+    def read(self) -> bool:
+        """Take in what waits; False once the other end is closed."""
+        for _ in range(64):
+            try:
+                data = self.link.recv(65536)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._buffer += data
+            if len(self._buffer) > _MOST * 1024:
+                return True
+        return True
+
+    def lines(self) -> list[bytes]:
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = rest if len(rest) <= _LONGEST_LINE else b""
+        return lines
+
+
+def _ring(address: str) -> socket.socket:
+    ring = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        ring.bind(socket_name(address))
+        ring.listen(128)
+        ring.setblocking(False)
+    except OSError:
+        ring.close()
+        raise
+    return ring
+
+
+class PeakLock:
+    """The right to reset the highest resident size of one process; one recording has it at a time.
+
+    It is a socket's name: the system gives it to one holder, and takes it back when that one dies.
+
+    Raises:
+        OSError: Another recording has it, or the system has no such names.
+    """
+
+    def __init__(self, pid: int, started_ticks: int) -> None:
+        if sys.platform != "linux":
+            raise OSError("no such names on this system")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.bind(f"\0memgauge/peak/{pid}-{started_ticks}")
+        except OSError:
+            self._socket.close()
+            raise
+
+    def release(self) -> None:
+        self._socket.close()

@@ -1,0 +1,194 @@
+"""What the whole machine uses: memory, pressure, disk, network, and energy of the CPU (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from memgauge.monitor.processes import TICK_NS
+
+_MEMINFO_KEYS = (b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Buffers:", b"Cached:")
+SECTOR = 512  # bytes; /proc/diskstats counts in these whatever the disk has (kernel, block/stat)
+
+
+class KeptFile:
+    """A file that is read again and again on one descriptor.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: str, size: int = 4096) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._size = size
+
+    def read(self) -> bytes:
+        return os.pread(self._fd, self._size, 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def kept(path: str, size: int = 4096) -> KeptFile | None:
+    """Return the file, None where the system does not have it or does not let us."""
+    try:
+        file = KeptFile(path, size)
+        file.read()
+    except OSError:
+        return None
+    return file
+
+
+class Memory:
+    """System memory from /proc/meminfo.
+
+    Used is total − free − buffers − cached, as Mahendran (2021) and `free` define it. `MemAvailable`
+    is the kernel's own estimate of what a new program could take.
+    """
+
+    instrument = "/proc/meminfo"
+
+    def __init__(self) -> None:
+        self._file = KeptFile("/proc/meminfo", 256)
+
+    def read(self) -> tuple[int, int]:
+        """Return used and available bytes."""
+        f = self._file.read().split(None, 15)
+        # Names at 0, 3, 6, 9, 12 and amounts in KiB behind each: the order is fixed by the kernel.
+        total, free, available, buffers, cached = int(f[1]), int(f[4]), int(f[7]), int(f[10]), int(f[13])
+        return (total - free - buffers - cached) * 1024, available * 1024
+
+    def total_bytes(self) -> int:
+        return int(self._file.read().split(None, 2)[1]) * 1024
+
+
+class Counters:
+    """Counters of the machine that only grow; each is there only if the system has it."""
+
+    def __init__(self) -> None:
+        self._pressure = kept("/proc/pressure/memory")
+        self._cpu = kept("/proc/stat", 256)
+        self._disks = _whole_disks()
+        self._disk = kept("/proc/diskstats", 65536) if self._disks else None
+        self._network = kept("/proc/net/dev", 65536)
+        self._energy, self.energy_reason = _energy_files()
+        self._energy_last: list[int] = []
+        self._energy_total = 0
+
+    def metrics(self) -> list[tuple[str, str, int | None]]:
+        """Return metric, instrument and refresh time in µs of what `read` gives, in its order."""
+        found: list[tuple[str, str, int | None]] = []
+        if self._cpu:
+            found.append(("system_cpu_ns", "/proc/stat, all cores", 10_000))
+        if self._pressure:
+            found.append(("memory_stall_us", "/proc/pressure/memory, some", None))
+        if self._disk:
+            found += [
+                (f"disk_{way}_bytes", "/proc/diskstats, whole disks", None) for way in ("read", "write")
+            ]
+        if self._network:
+            found += [
+                (f"network_{way}_bytes", "/proc/net/dev, without lo", None) for way in ("received", "sent")
+            ]
+        if self._energy:
+            found.append(("cpu_energy_uj", "powercap, intel-rapl package domains", 1_000))
+        return found
+
+    def read(self) -> list[int]:
+        """Return the values of `metrics`, in its order."""
+        values: list[int] = []
+        if self._cpu:
+            f = self._cpu.read().split(b"\n", 1)[0].split()
+            values.append((sum(map(int, f[1:4])) + sum(map(int, f[6:9]))) * TICK_NS)
+        if self._pressure:
+            line = self._pressure.read().split(b"\n", 1)[0]
+            values.append(int(line[line.index(b"total=") + 6 :]))
+        if self._disk:
+            values += _disk_bytes(self._disk.read(), self._disks)
+        if self._network:
+            values += _network_bytes(self._network.read())
+        if self._energy:
+            values.append(self._read_energy())
+        return values
+
+    def _read_energy(self) -> int:
+        """Return microjoules since the first read; the registers wrap, so differences are added."""
+        now = [int(file.read()) for file, _ in self._energy]
+        if self._energy_last:
+            for before, after, (_, span) in zip(self._energy_last, now, self._energy, strict=True):
+                self._energy_total += (after - before) % span
+        self._energy_last = now
+        return self._energy_total
+
+
+def _disk_bytes(data: bytes, disks: frozenset[bytes]) -> list[int]:
+    read = written = 0
+    for line in data.splitlines():
+        f = line.split(None, 10)
+        if len(f) > 9 and f[2] in disks:
+            read += int(f[5])
+            written += int(f[9])
+    return [read * SECTOR, written * SECTOR]
+
+
+def _network_bytes(data: bytes) -> list[int]:
+    received = sent = 0
+    for line in data.splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        f = rest.split()
+        if name.strip() != b"lo" and len(f) > 8:
+            received += int(f[0])
+            sent += int(f[8])
+    return [received, sent]
+
+
+def _whole_disks() -> frozenset[bytes]:
+    """Return the block devices that are disks: partitions would count their bytes a second time."""
+    try:
+        names = os.listdir("/sys/block")
+    except OSError:
+        return frozenset()
+    return frozenset(n.encode() for n in names if not n.startswith(("loop", "ram", "dm-", "md", "zram")))
+
+
+def _energy_files() -> tuple[list[tuple[KeptFile, int]], str]:
+    """Return the package counters with their range in µJ, or why there are none."""
+    found: list[tuple[KeptFile, int]] = []
+    packages = sorted(Path("/sys/class/powercap").glob("intel-rapl:*"))
+    for folder in packages:
+        if folder.name.count(":") != 1:  # a part of a package, which counts it already
+            continue
+        try:
+            span = int((folder / "max_energy_range_uj").read_text())
+            found.append((KeptFile(str(folder / "energy_uj"), 64), span))
+        except PermissionError:
+            return [], "CPU energy (RAPL) is readable by root only since CVE-2020-8694"
+        except (OSError, ValueError):
+            continue
+    return found, ""
+
+
+def oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for lack of memory since boot (/proc/vmstat)."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        data = Path("/proc/vmstat").read_bytes()
+        at = data.index(b"oom_kill ")
+        return int(data[at + 9 :].split(None, 1)[0])
+    return None
+
+
+class LastPid:
+    """The last process number that was given out: while it stands still nobody was born (proc(5), loadavg)."""
+
+    def __init__(self) -> None:
+        self._file = kept("/proc/loadavg", 128)
+        self.last = -1
+
+    def has_moved(self) -> bool:
+        """Return whether processes or threads were made since the last call; True if unknown."""
+        if self._file is None:
+            return True
+        now = int(self._file.read().rsplit(None, 1)[1])
+        moved, self.last = now != self.last, now
+        return moved

@@ -1,0 +1,267 @@
+"""What a job says of itself: `mark` and `phase`. They cost microseconds, and nothing when nothing records.
+
+    memgauge.mark("epoch", 3)
+    with memgauge.phase("validate"):
+        ...
+
+A recording is found by the environment variable that a recorded command gets, or, for a process
+that was attached to, by its own name. Each boundary of a phase carries the kernel's highest resident
+size of this process since the boundary before, exact and not sampled; it is then set back, if this
+recording is the one that may (`peaks` belong to one recording at a time).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import struct
+import sys
+import time
+from json.encoder import encode_basestring_ascii as _quoted
+from types import TracebackType
+from typing import Any
+
+ENVIRONMENT = "MEMGAUGE_RECORDING"
+LONGEST_NAME = 1000  # characters; the rest is cut off, and said to be
+_LOOK_EVERY_S = 1.0  # how often a process that nothing records looks again
+_PENDING = 256 * 1024  # bytes that wait for a sampler that does not keep up; more is dropped and counted
+_ANSWER_S = 0.5
+
+
+def mark(name: str, value: object = None) -> None:
+    """Say that something happened now: an epoch began, a batch was loaded, a loss was seen.
+
+    Args:
+        name: What happened; equal names are one kind of event.
+        value: Which one, as text or number.
+    """
+    link = _link
+    if link.socket is None and not link.find():
+        return
+    link.send("mark", name, value, _framework())
+
+
+class phase:
+    """A span of the job, drawn as a band; its peak of this process is exact. Phases may be nested.
+
+    Args:
+        name: What the span is; spans of equal names are one phase in a report.
+        value: Which one, as text or number.
+        reset_torch: Reset torch's own peaks at the beginning, so that those of this phase are exact. Not
+            done by default: scripts log these numbers.
+    """
+
+    def __init__(self, name: str, value: object = None, *, reset_torch: bool = False) -> None:
+        self._name, self._value, self._reset_torch = name, value, reset_torch
+
+    def __enter__(self) -> phase:
+        link = _link
+        if link.socket is not None or link.find():
+            if self._reset_torch:
+                _reset_torch()
+            link.send("begin", self._name, self._value, _framework(), bounds=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        link = _link
+        if link.socket is not None or link.find():
+            link.send("end", self._name, self._value, _framework(), bounds=True)
+
+
+def is_recorded() -> bool:
+    """Return whether a recording listens to this process."""
+    return _link.socket is not None or _link.find()
+
+
+def look_again() -> None:
+    """Look for a recording at the next mark, though none was there a moment ago."""
+    _link.lose()
+    _link.look_now()
+
+
+def let_go() -> None:
+    """Send what waits, and end the connection with a recording that is about to end."""
+    _link.finish()
+    _link.lose()
+
+
+class _Link:
+    """The connection of this process with the sampler, made at the first mark."""
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.pid = os.getpid()
+        self._look_at = 0.0
+        self._may_reset = False
+        self._status = self._clear = -1
+        self._pending = bytearray()
+        self._lost = 0
+
+    def find(self) -> bool:
+        """Connect if a recording listens; looks no more than once a second."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_EVERY_S
+        for address in (os.environ.get(ENVIRONMENT, ""), attached_address(self.pid)):
+            if address and self._connect(address):
+                return True
+        return False
+
+    def look_now(self) -> None:
+        self._look_at = 0.0
+
+    def _connect(self, address: str) -> bool:
+        try:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | getattr(socket, "SOCK_CLOEXEC", 0))
+        except (OSError, AttributeError):
+            return False
+        try:
+            link.settimeout(_ANSWER_S)
+            link.connect(socket_name(address))
+            if not _is_trusted(link):
+                raise OSError
+            link.sendall(b"%d\n" % self.pid)
+            answer = link.recv(16)
+        except OSError:
+            link.close()
+            return False
+        link.setblocking(False)
+        self._may_reset = answer.startswith(b"owner")
+        self._open_counters()
+        self.socket = link
+        return True
+
+    def _open_counters(self) -> None:
+        try:
+            self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+            if self._may_reset:
+                self._clear = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self._may_reset = False
+
+    def send(self, kind: str, name: object, value: object, facts: str, *, bounds: bool = False) -> None:
+        """Send one line; never waits, never raises."""
+        try:
+            highest = "null"
+            if bounds and self._may_reset:
+                data = os.pread(self._status, 2048, 0)
+                at = data.find(b"VmHWM:")
+                if at >= 0:
+                    highest = str(int(data[at + 6 : data.index(b"kB", at)]) * 1024)
+                os.write(self._clear, b"5")
+            now = time.monotonic_ns()
+            text = "null" if value is None else _quoted(_short(value))
+            line = f'[{now},"{kind}",{_quoted(_short(name))},{text},{highest},{facts},{self._lost}]\n'
+            self._put(line.encode("ascii"))
+        except Exception:  # a recording must never be the reason that a job fails
+            self.lose()
+
+    def _put(self, line: bytes) -> None:
+        assert self.socket is not None
+        if not self._pending:
+            try:
+                sent = self.socket.send(line)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.lose()
+                return
+            if sent == len(line):
+                return
+            self._pending += line[sent:]
+            return
+        if len(self._pending) + len(line) > _PENDING:
+            self._lost += 1
+        else:
+            self._pending += line
+        try:
+            del self._pending[: self.socket.send(self._pending)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.lose()
+
+    def finish(self) -> None:
+        """At the end of the process: let what waits go out, but do not wait long."""
+        if self.socket is None or not self._pending or os.getpid() != self.pid:
+            return
+        try:
+            self.socket.settimeout(_ANSWER_S)
+            self.socket.sendall(self._pending)
+        except OSError:
+            pass
+
+    def lose(self) -> None:
+        """Forget the connection; the sampler is gone."""
+        for fd in (self._status, self._clear):
+            if fd >= 0:
+                os.close(fd)
+        self._status = self._clear = -1
+        if self.socket is not None:
+            self.socket.close()
+        self.socket = None
+        self._pending.clear()
+
+    def forked(self) -> None:
+        """In a forked child: its own connection is made at its first mark."""
+        self.lose()
+        self.pid = os.getpid()
+        self._look_at = 0.0
+        self._lost = 0
+
+
+def attached_address(pid: int) -> str:
+    """Return the address at which a recording listens that was attached to a process."""
+    return f"@memgauge/job/{pid}" if sys.platform == "linux" else ""
+
+
+def socket_name(address: str) -> str:
+    """Return what a socket binds to: `@name` is a name without a file (Linux), else it is a path."""
+    return "\0" + address[1:] if address.startswith("@") else address
+
+
+def _is_trusted(link: socket.socket) -> bool:
+    """Return whether the other end belongs to the same user or to root."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user in (0, os.getuid(), os.geteuid())
+
+
+def _short(text: object) -> str:
+    full = text if isinstance(text, str) else str(text)
+    return full if len(full) <= LONGEST_NAME else f"{full[:LONGEST_NAME]}… ({len(full)} characters)"
+
+
+def _framework() -> str:
+    """Return what torch's allocator holds as JSON, if torch uses CUDA already; it is never imported here."""
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not getattr(cuda, "is_initialized", bool)():
+        return "null"
+    try:
+        device = cuda.current_device()
+        found = cuda.memory_stats_as_nested_dict(device)
+        held, kept = found["allocated_bytes"]["all"], found["reserved_bytes"]["all"]
+        return (
+            f'{{"device":{device},"allocated_bytes":{held["current"]},"allocated_peak_bytes":{held["peak"]},'
+            f'"reserved_bytes":{kept["current"]},"reserved_peak_bytes":{kept["peak"]}}}'
+        )
+    except Exception:  # half-imported, or a build that differs
+        return "null"
+
+
+def _reset_torch() -> None:
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        cuda.reset_peak_memory_stats()
+
+
+_link = _Link()
+atexit.register(_link.finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_link.forked)

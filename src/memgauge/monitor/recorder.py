@@ -1,0 +1,179 @@
+"""Start a sampler: for a command (its own process becomes it), for a pid, or from Python."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from memgauge.errors import MissingError, RunError, UsageError
+from memgauge.monitor import marks
+from memgauge.monitor.marks import ENVIRONMENT
+from memgauge.units import parse_duration_ns
+
+SHORTEST_NS, LONGEST_NS = 1_000_000, 5_000_000_000
+DEFAULT_INTERVAL = "100ms"
+_STARTS_WITHIN_S = 30
+_STOPS_WITHIN_S = 30
+
+
+def interval_ns(interval: str | float) -> int:
+    """Return a sampling interval in nanoseconds: `"10ms"`, `"1s"`, or a number of seconds.
+
+    Raises:
+        UsageError: It is not a duration, or out of range.
+    """
+    found = parse_duration_ns(interval if isinstance(interval, str) else f"{interval}s")
+    if not SHORTEST_NS <= found <= LONGEST_NS:
+        raise UsageError(f"an interval of {interval} is out of range; it is 1ms to 5s")
+    return found
+
+
+def require_linux() -> None:
+    """Refuse where there is no /proc to sample.
+
+    Raises:
+        MissingError: This is another system.
+    """
+    if sys.platform != "linux":
+        raise MissingError(f"recording needs Linux's /proc; on {sys.platform} it is not there yet")
+
+
+def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
+    """Replace this process by the sampler: it keeps the pid and the terminal, and is small."""
+    require_linux()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [*_SAMPLER, json.dumps(config), *command])
+
+
+# -P: a file of the user's that is called json.py must not be imported in the place of Python's own.
+_SAMPLER = (sys.executable, "-P", "-m", "memgauge.monitor.sampler")
+_HOME = str(Path(__file__).resolve().parents[2])  # where memgauge is, if it is not installed
+
+
+class Monitor:
+    """Record this process and all it starts, from a program or a notebook.
+
+        with memgauge.Monitor("run.mg"):
+            train()
+
+    The sampler is another process; it ends with the `with` block, or when this process ends, however
+    that happens.
+
+    Args:
+        path: The run file.
+        interval: Time between two readings of the fast lane: `"10ms"`, or seconds; 1 ms to 5 s.
+        pid: Another process to record, with all it starts; this one if None.
+        overwrite: Replace a run file that is there.
+        gpu: Whether to read GPUs.
+        budget: Share of one core that each lane may take; by default 2 %, for intervals under 10 ms 8 %.
+
+    Raises:
+        UsageError: The file cannot be made, or there is no such process.
+        MissingError: This system has no /proc.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        interval: str | float = DEFAULT_INTERVAL,
+        pid: int | None = None,
+        overwrite: bool = False,
+        gpu: bool = True,
+        budget: float | None = None,
+        title: str | None = None,
+    ) -> None:
+        require_linux()
+        self.path = Path(path)
+        self._config: dict[str, Any] = {
+            "file": str(self.path.absolute()),
+            "interval_ns": interval_ns(interval),
+            "pid": os.getpid() if pid is None else pid,
+            "overwrite": overwrite,
+            "gpu": gpu,
+            "budget": budget,
+            "title": title,
+        }
+        self._own = pid is None or pid == os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stop = -1
+        self._before: str | None = None
+
+    def start(self) -> Monitor:
+        """Begin to record; returns when the sampler is ready."""
+        stop_reader, self._stop = os.pipe()
+        tell_reader, tell_writer = os.pipe()
+        config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer}
+        try:
+            self._process = subprocess.Popen(
+                [*_SAMPLER, json.dumps(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(stop_reader, tell_writer),
+                start_new_session=True,  # the terminal's Ctrl-C is for the program
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH")))),
+                },
+            )
+        finally:
+            os.close(stop_reader)
+            os.close(tell_writer)
+        said = os.read(tell_reader, 4096).decode()  # waits for "ready", or for its end
+        os.close(tell_reader)
+        if not said.startswith("ready "):
+            self._give_up()
+        if self._own:
+            self._before = os.environ.get(ENVIRONMENT)
+            os.environ[ENVIRONMENT] = said.split()[1]
+            marks.look_again()
+        return self
+
+    def stop(self) -> None:
+        """End the recording; returns when the file is complete."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if self._own:
+            marks.let_go()
+            if self._before is None:
+                os.environ.pop(ENVIRONMENT, None)
+            else:
+                os.environ[ENVIRONMENT] = self._before
+        with contextlib.suppress(OSError):  # the sampler is gone; the file holds what it had written
+            os.write(self._stop, b"stop")
+        os.close(self._stop)
+        try:
+            _, said = process.communicate(timeout=_STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise RunError(f"the sampler did not end; {self.path} holds what it had written") from None
+        if said:
+            sys.stderr.write(said.decode(errors="replace"))
+
+    def _give_up(self) -> NoReturn:
+        assert self._process is not None
+        _, said = self._process.communicate()
+        os.close(self._stop)
+        text = said.decode(errors="replace").strip().removeprefix("memgauge: ")
+        kind = UsageError if self._process.returncode == UsageError.exit_code else RunError
+        self._process = None
+        raise kind(text or "the sampler could not be started")
+
+    def __enter__(self) -> Monitor:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,99 @@
+"""A recording's series as arrays, ready to be drawn: on common times, gaps as NaN."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from memgauge.columns import MISSING
+from memgauge.errors import missing_extra
+from memgauge.storage import RunFile
+
+GAP = 5  # intervals: what is longer apart is drawn as a gap
+
+
+class Curve(NamedTuple):
+    """One series: times in seconds of the run and values, both of shape (points,)."""
+
+    times: Any
+    values: Any
+
+
+class Lane(NamedTuple):
+    """All series of one lane on the lane's own times; NaN where one was not there."""
+
+    times_us: Any  # shape (ticks,)
+    series: dict[int, Any]  # series id -> shape (ticks,)
+
+
+def numpy() -> Any:
+    """Return numpy.
+
+    Raises:
+        MissingError: It is not installed.
+    """
+    try:
+        import numpy as np
+    except ModuleNotFoundError as error:
+        raise missing_extra("numpy", "report") from error
+    return np
+
+
+def read_lane(run: RunFile, lane: str, begin_us: int | None, end_us: int | None) -> Lane:
+    """Return one lane of a recording, or of a span of it."""
+    np = numpy()
+    chunks = [chunk for _, chunk in run.chunks(lane, begin_us, end_us)]
+    sizes = [len(c.times_us) for c in chunks]
+    total = sum(sizes)
+    times = (
+        np.concatenate([np.frombuffer(c.times_us, np.int64) for c in chunks])
+        if chunks
+        else np.zeros(0, np.int64)
+    )
+    series: dict[int, Any] = {}
+    start = 0
+    for chunk, size in zip(chunks, sizes, strict=True):
+        for number, first, values in chunk.columns:
+            row = series.get(number)
+            if row is None:
+                row = series[number] = np.full(total, np.nan, np.float64)
+            piece = np.frombuffer(values, np.int64).astype(np.float64)
+            piece[piece == MISSING] = np.nan
+            row[start + first : start + first + len(piece)] = piece
+        start += size
+    if begin_us is not None or end_us is not None:
+        inside = np.ones(total, bool)
+        if begin_us is not None:
+            inside &= times >= begin_us
+        if end_us is not None:
+            inside &= times <= end_us
+        times, series = times[inside], {k: v[inside] for k, v in series.items()}
+    return Lane(times, series)
+
+
+def with_gaps(times_us: Any, values: Any) -> Curve:
+    """Return a curve in seconds with a NaN wherever samples are missing for longer than `GAP` intervals."""
+    np = numpy()
+    if len(times_us) < 3:
+        return Curve(times_us / 1e6, values)
+    steps = np.diff(times_us)
+    holes = np.flatnonzero(steps > GAP * max(np.median(steps), 1))
+    if not len(holes):
+        return Curve(times_us / 1e6, values)
+    times = np.insert(times_us.astype(np.float64), holes + 1, times_us[holes] + steps[holes] / 2)
+    return Curve(times / 1e6, np.insert(values, holes + 1, np.nan))
+
+
+def rate(times_us: Any, totals: Any, least_us: int = 0) -> Curve:
+    """Return how fast a counter grew, per second, between readings at least `least_us` apart."""
+    np = numpy()
+    known = ~np.isnan(totals)
+    times, values = times_us[known], totals[known]
+    if len(times) < 2:
+        return Curve(np.zeros(0), np.zeros(0))
+    if least_us:
+        place = times // least_us
+        keep = np.r_[True, place[1:] != place[:-1]]
+        times, values = times[keep], values[keep]
+    steps = np.diff(times)
+    good = steps > 0
+    return Curve(times[1:][good] / 1e6, np.diff(values)[good] * 1e6 / steps[good])

@@ -1,0 +1,181 @@
+"""The page of an estimate: the predicted time line by category, the peak explained, layers, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from memgauge.explain.peak import first_peak
+from memgauge.explain.rows import layer_title
+from memgauge.records import Category, Estimate, Range, Timeline, Trace
+from memgauge.report.curves import numpy
+from memgauge.report.figures import COLOURS, byte_ticks, label, plotly, styled
+from memgauge.report.page import escaped, figure, page, table
+from memgauge.report.tables import format_range, merge_steps, span_name
+from memgauge.report.thinning import lowest_and_highest
+from memgauge.units import format_bytes
+
+_BUCKETS = 3000
+_MOST_LAYERS = 60
+
+
+def estimate_page(estimate: Estimate, trace: Trace, timeline: Timeline) -> str:
+    """Return one HTML page for an estimate.
+
+    Args:
+        estimate: What the run will take.
+        trace: The storages behind it.
+        timeline: Where the allocator put them.
+    """
+    name = str(estimate.workload.get("target") or "workload")
+    return page(f"{name} on {estimate.device['name']} – memgauge", _sections(name, estimate, trace, timeline))
+
+
+def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -> Iterator[str]:
+    peak, at = estimate.peak, estimate.at_peak
+    yield f"<h1>{escaped(name)} on {escaped(estimate.device['title'])}</h1>"
+    yield f"<p>predicted peak allocated {format_bytes(peak.allocated_bytes)}, in {escaped(at.phase)}"
+    where = f" of {escaped(at.layer)}" if at.layer else ""
+    yield f", at {escaped(at.operator or 'the beginning')}{where}</p>"
+    kinds = ("requested", "allocated", "reserved", "tensor", "device", "host")
+    rows = []
+    for kind in kinds:
+        found = getattr(peak, f"{kind}_bytes")
+        shown = format_range(found) if isinstance(found, Range) else format_bytes(found)
+        rows.append((kind, shown, estimate.unknown.get(f"peak.{kind}_bytes", "")))
+    yield table(("memory", "peak ", "why it is unknown"), rows)
+    if trace.events:
+        yield "<h2>Over the run, by category</h2>" + figure(category_timeline(trace, timeline), 1)
+    yield "<h2>Who holds it at the peak</h2>" + figure(peak_map(estimate), 2)
+    whole = sum(at.categories.values()) or 1
+    held = sorted(at.categories.items(), key=lambda item: -item[1])
+    yield table(
+        ("category", "at the peak ", "share "),
+        [(c, format_bytes(b), f"{100 * b / whole:.1f} %") for c, b in held],
+    )
+    phases = merge_steps([(p.name, (p.allocated_bytes,)) for p in estimate.phases])
+    yield "<h2>Phases</h2>" + table(
+        ("phase", "highest allocated "), [(span_name(names), format_bytes(v[0])) for names, v in phases]
+    )
+    layers = sorted(estimate.layers, key=lambda y: (-sum(y.at_peak_bytes.values()), -y.peak_bytes))
+    yield "<h2>Layers</h2>" + table(
+        ("layer", "type", "output", "parameters ", "at the peak ", "own highest "),
+        [
+            (
+                layer_title(y.path, y.type),
+                y.type,
+                "—" if y.output_shape is None else "×".join(map(str, y.output_shape)),
+                f"{y.parameters:,}",
+                format_bytes(sum(y.at_peak_bytes.values())),
+                format_bytes(y.peak_bytes),
+            )
+            for y in layers[:_MOST_LAYERS]
+        ],
+        long="layer",
+    )
+    if len(layers) > _MOST_LAYERS:
+        yield f'<p class="faint">and {len(layers) - _MOST_LAYERS} more, in --json</p>'
+    notes = [("assumed", text) for text in estimate.assumptions] + [
+        ("left out", t) for t in estimate.unmodelled
+    ]
+    if notes:
+        yield "<h2>Assumed and left out</h2>" + table(("", "what"), notes, long="what")
+
+
+def category_timeline(trace: Trace, timeline: Timeline) -> Any:
+    """Return allocated bytes over the events of the run, stacked by category, phases as bands."""
+    np, go = numpy(), plotly()
+    count = len(timeline.allocated_bytes)
+    changes = {c: np.zeros(count, np.int64) for c in Category}
+    for place, event in enumerate(trace.events[:count]):
+        size = timeline.block_bytes[event.storage]
+        changes[trace.categories[event.storage]][place] = size if event.requested_bytes > 0 else -size
+    held = {c: np.cumsum(v) for c, v in changes.items() if v.any()}
+    allocated = np.frombuffer(timeline.allocated_bytes, np.int64)
+    order = np.arange(count)
+    keep = order
+    if count > 2 * _BUCKETS:
+        keep = np.unique(np.r_[0, lowest_and_highest(order, allocated, _BUCKETS), count - 1])
+    drawn = go.Figure()
+    for number, (category, values) in enumerate(held.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        drawn.add_trace(
+            go.Scatter(
+                x=keep,
+                y=values[keep],
+                name=category.value,
+                stackgroup="all",
+                mode="lines",
+                line={"width": 0.5, "color": colour, "shape": "hv"},
+                hovertemplate="%{y:,.0f} B<extra>%{fullData.name}</extra>",
+            )
+        )
+    instant = first_peak(timeline)
+    highest = int(allocated[instant])
+    drawn.add_annotation(x=instant, y=highest, text=f"peak {format_bytes(highest)}", arrowcolor="#d65f5f")
+    begin = 0
+    spans = []
+    for place in range(1, count + 1):
+        if place == count or trace.events[place].phase != trace.events[begin].phase:
+            spans.append((begin, place, trace.events[begin].phase))
+            begin = place
+    for number, (first, last, name) in enumerate(spans[:100]):
+        if number % 2:
+            drawn.add_vrect(x0=first, x1=last, fillcolor="rgba(128,128,128,.10)", line_width=0, layer="below")
+        if last - first > count / 40:
+            drawn.add_annotation(
+                x=first,
+                y=1,
+                yref="paper",
+                yanchor="bottom",
+                xanchor="left",
+                showarrow=False,
+                text=label(name, 22),
+                textangle=-20,
+                font={"size": 10},
+            )
+    drawn.update_xaxes(title_text="allocations and releases, in order")
+    drawn.update_yaxes(title_text="allocated", rangemode="tozero", **byte_ticks(float(highest)))
+    return styled(drawn, 420)
+
+
+def peak_map(estimate: Estimate) -> Any:
+    """Return a map of what is held at the peak: layers by their path, in each its categories."""
+    go = plotly()
+    ids, names, parents, sizes = ["all"], ["at the peak"], [""], [0]
+    known = {"all"}
+    for layer in estimate.layers:
+        held = {c: b for c, b in layer.at_peak_bytes.items() if b}
+        if not held:
+            continue
+        parent = "all"
+        parts = layer.path.split(".") if layer.path else [layer_title(layer.path, layer.type)]
+        for depth, part in enumerate(parts):
+            number = "/".join(("all", *parts[: depth + 1]))
+            if number not in known:
+                known.add(number)
+                ids.append(number)
+                names.append(label(part, 30))
+                parents.append(parent)
+                sizes.append(0)
+            parent = number
+        for category, count in held.items():
+            ids.append(f"{parent}#{category}")
+            names.append(category)
+            parents.append(parent)
+            sizes.append(count)
+    texts = [format_bytes(size) if size else "" for size in sizes]
+    drawn = go.Figure(
+        go.Treemap(
+            ids=ids,
+            labels=names,
+            parents=parents,
+            values=sizes,
+            text=texts,
+            branchvalues="remainder",
+            textinfo="label+text+percent root",
+            hovertemplate="%{label}<br>%{value:,} B<extra></extra>",
+            maxdepth=4,
+        )
+    )
+    return styled(drawn, 480)

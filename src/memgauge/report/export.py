@@ -1,0 +1,230 @@
+"""A recording in other formats: CSV, JSON lines, Parquet, a trace for Perfetto, Prometheus text.
+
+CSV, JSON lines and Parquet hold one row per value: time, lane, metric, process, device, value. Times
+are nanoseconds of the run; `time_unix_ns` is the same on the wall clock at the beginning, so that steps
+of the system's clock do not show.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from memgauge.columns import MISSING
+from memgauge.errors import UsageError, missing_extra
+from memgauge.explain.recording import bands, summarise
+from memgauge.storage import RunFile, Series
+
+FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
+LANES = ("fast", "cpu", "medium", "slow")
+_COLUMNS = ("time_ns", "time_unix_ns", "lane", "metric", "pid", "process", "device", "value")
+_ROWS_AT_ONCE = 200_000
+
+
+def export(run: RunFile, kind: str, out: IO[str] | Path, begin_us: int | None, end_us: int | None) -> int:
+    """Write a recording in another format; returns how many values or events were written.
+
+    Args:
+        run: The recording.
+        kind: One of `FORMATS`.
+        out: Where to; Parquet needs a path.
+        begin_us: Leave out what was before.
+        end_us: Leave out what was after.
+
+    Raises:
+        UsageError: Parquet was asked for on standard output, or a file cannot be written.
+        MissingError: Parquet needs pyarrow.
+    """
+    if kind == "parquet":
+        if not isinstance(out, Path):
+            raise UsageError("--format parquet needs a file: add -o run.parquet")
+        return _parquet(run, out, begin_us, end_us)
+    if isinstance(out, Path):
+        try:
+            with out.open("w", encoding="utf-8", newline="") as file:
+                return export(run, kind, file, begin_us, end_us)
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
+    writers = {"csv": _csv, "jsonl": _jsonl, "perfetto": _perfetto, "prometheus": _prometheus}
+    return writers[kind](run, out, begin_us, end_us)
+
+
+def rows(run: RunFile, begin_us: int | None = None, end_us: int | None = None) -> Iterator[tuple[Any, ...]]:
+    """Yield (time_ns, time_unix_ns, lane, metric, pid, process, device, value); what is missing is left out."""
+    unix = run.header.get("started_unix_ns") or 0
+    series = {s.id: s for s in run.series}
+    processes = {p.id: p for p in run.processes}
+    devices = {d.id: d.identity or d.name for d in run.devices}
+    for lane in LANES:
+        for _, chunk in run.chunks(lane, begin_us, end_us):
+            for number, first, values in chunk.columns:
+                about = series.get(number)
+                if about is None:
+                    continue
+                process = processes.get(about.process or 0)
+                who = (None, None) if process is None else (process.pid, process.name)
+                device = devices.get(about.device or 0)
+                times = chunk.times_us[first : first + len(values)]
+                for time_us, value in zip(times, values, strict=True):
+                    if value == MISSING or not _within(time_us, begin_us, end_us):
+                        continue
+                    time_ns = time_us * 1000
+                    yield (time_ns, unix + time_ns, lane, about.metric, *who, device, value)
+
+
+def _within(time_us: int, begin_us: int | None, end_us: int | None) -> bool:
+    return (begin_us is None or time_us >= begin_us) and (end_us is None or time_us <= end_us)
+
+
+def _csv(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    count = 0
+    for row in rows(run, begin_us, end_us):
+        writer.writerow(row)
+        count += 1
+    return count
+
+
+def _jsonl(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
+    count = 0
+    for row in rows(run, begin_us, end_us):
+        out.write(json.dumps({k: v for k, v in zip(_COLUMNS, row, strict=True) if v is not None}) + "\n")
+        count += 1
+    for mark in run.marks:
+        if _within(mark.time_us, begin_us, end_us):
+            said = {"time_ns": mark.time_us * 1000, "mark": mark.kind, "pid": mark.pid, "name": mark.name}
+            out.write(json.dumps({**said, "value": mark.value, "facts": mark.facts}) + "\n")
+            count += 1
+    return count
+
+
+def _parquet(run: RunFile, out: Path, begin_us: int | None, end_us: int | None) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise missing_extra("pyarrow", "report") from error
+    text = pa.dictionary(pa.int32(), pa.string())
+    kinds = (pa.int64(), pa.int64(), text, text, pa.int32(), text, text, pa.int64())
+    schema = pa.schema(list(zip(_COLUMNS, kinds, strict=True)))
+    count = 0
+    try:
+        with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+            for batch in _batches(rows(run, begin_us, end_us)):
+                columns = [list(column) for column in zip(*batch, strict=True)]
+                arrays = [pa.array(c, type=kind) for c, kind in zip(columns, kinds, strict=True)]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                count += len(batch)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
+    return count
+
+
+def _batches(found: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    batch: list[tuple[Any, ...]] = []
+    for row in found:
+        batch.append(row)
+        if len(batch) == _ROWS_AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
+    """Write the JSON trace format that Perfetto and chrome://tracing open: counters, slices, instants."""
+    encode = json.JSONEncoder().encode
+    out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    count = 0
+
+    def put(event: dict[str, Any]) -> None:
+        nonlocal count
+        out.write((",\n" if count else "") + encode(event))
+        count += 1
+
+    for process in run.processes:
+        name = {"name": f"{process.name} {process.pid}"}
+        put({"ph": "M", "name": "process_name", "pid": process.pid, "args": name})
+    put(
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 0,
+            "args": {"name": f"machine {run.header.get('host', '')}"},
+        }
+    )
+    for time_ns, _, _, metric, pid, _, device, value in rows(run, begin_us, end_us):
+        title = metric if device is None else f"{metric} {device}"
+        put({"ph": "C", "name": title, "pid": pid or 0, "ts": time_ns / 1000, "args": {metric: value}})
+    for band in bands(run.marks, run.last_us()):
+        if _within(band.begin_us, begin_us, end_us):
+            span = {"ts": band.begin_us, "dur": band.end_us - band.begin_us}
+            put(
+                {
+                    "ph": "X",
+                    "name": band.name,
+                    "pid": band.pid,
+                    "tid": band.pid,
+                    **span,
+                    "args": {"value": band.value},
+                }
+            )
+    for mark in run.marks:
+        if mark.kind == "mark" and _within(mark.time_us, begin_us, end_us):
+            what = {"name": mark.name, "args": {"value": mark.value}}
+            put({"ph": "i", "s": "p", "pid": mark.pid, "tid": mark.pid, "ts": mark.time_us, **what})
+    out.write("\n]}\n")
+    return count
+
+
+def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
+    """Write the last value of each series and the peaks, for a node exporter's textfile collector."""
+    last: dict[int, int] = {}
+    for lane in LANES:
+        for _, chunk in run.chunks(lane, begin_us, end_us):
+            for number, _, values in chunk.columns:
+                if values and values[-1] != MISSING:
+                    last[number] = values[-1]
+    by_metric: dict[str, list[Series]] = {}
+    for about in run.series:
+        if about.id in last:
+            by_metric.setdefault(about.metric, []).append(about)
+    processes = {p.id: p for p in run.processes}
+    devices = {d.id: d for d in run.devices}
+    count = 0
+    for metric, group in sorted(by_metric.items()):
+        is_counter = metric.endswith(("_ns", "_uj", "_mj", "_us")) or metric.startswith(
+            ("disk_", "network_", "pcie_")
+        )
+        name = f"memgauge_{metric}" + ("_total" if is_counter else "")
+        out.write(f"# TYPE {name} {'counter' if is_counter else 'gauge'}\n")
+        for about in group:
+            labels = {}
+            if about.process in processes:
+                process = processes[about.process]
+                labels = {"pid": str(process.pid), "process": process.name}
+            if about.device in devices:
+                labels["device"] = devices[about.device].identity or devices[about.device].name
+            out.write(f"{name}{_labels(labels)} {last[about.id]}\n")
+            count += 1
+    summary = summarise(run)
+    out.write("# TYPE memgauge_peak_bytes gauge\n")
+    for peak in summary.peaks:
+        out.write(f"memgauge_peak_bytes{_labels({'of': peak.name, 'kind': peak.kind})} {peak.bytes}\n")
+        count += 1
+    return count
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    buffer = io.StringIO()
+    for key, value in labels.items():
+        quoted = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        buffer.write(f',{key}="{quoted}"')
+    return "{" + buffer.getvalue()[1:] + "}"

@@ -1,0 +1,78 @@
+"""One HTML page that needs no network: figures, tables, and Plotly itself inside it.
+
+Everything that a recorded job named is data: it is escaped here, and the page forbids to load
+anything or to send anything (content security policy).
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+)
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d2126; --paper: #fff; --faint: #6b727c; --line: #dfe3e8; --warn: #a25b00; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8eb; --paper: #16181c; --faint: #9aa2ad; --line: #31363d; --warn: #e9a24a; } }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+  max-width: 1240px; padding: 24px; }
+h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 32px 0 8px; }
+p { margin: 4px 0; } .faint { color: var(--faint); } .warn { color: var(--warn); }
+table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
+th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); } td.number { text-align: right; white-space: nowrap; }
+td.long { overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
+"""
+
+
+def escaped(text: object) -> str:
+    """Return text as HTML, control characters made visible."""
+    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
+    return html.escape(shown)
+
+
+def shortened(text: object, longest: int = 400) -> str:
+    """Return text that fits a cell; how long it was is said."""
+    full = str(text)
+    return full if len(full) <= longest else f"{full[:longest]}… ({len(full)} characters)"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, long: str = "") -> str:
+    """Return a table; columns whose name ends with a space are numbers, to the right.
+
+    Args:
+        columns: The names.
+        rows: The cells, as they are.
+        long: The name of the column whose text may break anywhere.
+    """
+    head = "".join(f"<th>{escaped(name.rstrip())}</th>" for name in columns)
+    kinds = ["number" if name.endswith(" ") else "long" if name == long else "" for name in columns]
+    body = []
+    for row in rows:
+        cells = zip(row, kinds, strict=True)
+        body.append("".join(f'<td class="{kind}">{escaped(shortened(cell))}</td>' for cell, kind in cells))
+    lines = "".join(f"<tr>{cells}</tr>" for cells in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>" if body else ""
+
+
+def figure(plot: Any, number: int) -> str:
+    """Return a figure as HTML, without Plotly itself."""
+    config = {"displaylogo": False, "responsive": True, "scrollZoom": True}
+    return str(plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=f"figure{number}"))
+
+
+def page(title: str, sections: Iterable[str]) -> str:
+    """Return the page."""
+    from plotly.offline import get_plotlyjs
+
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escaped(title)}</title><style>{_STYLE}</style>"
+        f"<script>{get_plotlyjs()}</script></head><body>{''.join(sections)}</body></html>\n"
+    )

@@ -1,0 +1,501 @@
+"""Everything that goes wrong around a recording, with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import MIB, Job, memgauge, ticks, until, values
+
+from memgauge import __file__ as memgauge_file
+from memgauge.explain.recording import summarise
+from memgauge.monitor.lanes import Pace
+from memgauge.monitor.sampler import Sampler
+from memgauge.storage import RunFile
+
+IS_ROOT = os.geteuid() == 0
+SPIN = "say(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", ["sampler", "job", "both"])
+def test_a_killed_recording_opens_and_states_its_ending(tmp_path: Path, victim: str) -> None:
+    random.seed(victim)
+    for attempt in range(17):  # three victims: 51 kills
+        path = tmp_path / f"{victim}{attempt}.mg"
+        job = Job(SPIN, path, "-i", "5ms", "-q")
+        pid = int(job.heard())
+        until(path, lambda run: ticks(run) > 3, job.process)
+        time.sleep(random.random() * 0.5)  # the moment of death is meant to be random
+        before = time.monotonic_ns()
+        for target in {"sampler": [job.process.pid], "job": [pid], "both": [job.process.pid, pid]}[victim]:
+            kill(target)
+        code, _, err = job.end() if victim != "sampler" else (job.process.wait(), "", "")
+        kill(pid)
+        with RunFile(path) as run:
+            said = summarise(run)
+            assert run.damage == []
+            died_us = (before - run.header["started_monotonic_ns"]) // 1000
+            assert died_us - run.last_us() < 1_000_000
+        if victim == "job":
+            assert code == -signal.SIGKILL, err
+            assert (said.state, said.signal, said.out_of_memory) == ("ended", "SIGKILL", False)
+        else:
+            assert said.state == "lost" or said.signal == "SIGKILL"
+            assert "lost" in said.ended or said.signal == "SIGKILL"
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 15)", -15)])
+def test_exit_code_and_signal_are_those_of_the_command(tmp_path: Path, code: str, exit_code: int) -> None:
+    job = Job(code, tmp_path / "a.mg", "-q")
+    assert job.end()[0] == exit_code
+
+
+def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
+    command = [*memgauge("monitor", "-q", "-o", str(tmp_path / "a.mg"), "--"), "cat"]
+    done = subprocess.run(command, input="to and fro\n", capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("to and fro\n", "")
+
+
+@pytest.mark.parametrize(("name", "code"), [("no-such-command-here", 127), ("/etc/hostname", 126)])
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, name: str, code: int) -> None:
+    done = subprocess.run(
+        [*memgauge("monitor", "-o", str(tmp_path / "a.mg"), "--"), name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_that_is_sent_to_memgauge_reaches_the_command_once(tmp_path: Path) -> None:
+    code = """
+import signal
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+say()
+while not got: time.sleep(0.01)
+time.sleep(0.2)
+sys.exit(40 + len(got))
+"""
+    job = Job(code, tmp_path / "a.mg", "-q")
+    job.heard()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end()[0] == 41
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once_and_the_file_is_complete(tmp_path: Path) -> None:
+    code = """
+import signal
+got = []
+signal.signal(signal.SIGINT, lambda *_: got.append(1))
+say()
+while not got: time.sleep(0.01)
+time.sleep(0.2)
+sys.exit(40 + len(got))
+"""
+    path = tmp_path / "a.mg"
+    terminal, inside = os.openpty()
+    job = Job(code, path, "-q", stdin=inside, stdout=inside, stderr=inside, preexec_fn=_own_terminal)
+    os.close(inside)
+    job.heard()
+    os.write(terminal, b"\x03")
+    assert job.process.wait() == 41
+    os.close(terminal)
+    with RunFile(path) as run:
+        assert summarise(run).exit_code == 41
+
+
+def test_a_closed_terminal_ends_the_job_and_the_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    terminal, inside = os.openpty()
+    job = Job(SPIN, path, stdin=inside, stdout=inside, stderr=inside, preexec_fn=_own_terminal)
+    os.close(inside)
+    job.heard()
+    os.close(terminal)
+    assert job.process.wait() == -signal.SIGHUP
+    with RunFile(path) as run:
+        assert summarise(run).signal == "SIGHUP"
+
+
+def _own_terminal() -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_running_process_is_attached_to_and_lives_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job(SPIN, path, wrap=False)
+    pid = int(job.heard())
+    sampler = subprocess.Popen(memgauge("monitor", "-q", "-o", str(path), "--pid", str(pid)))
+    until(path, lambda run: ticks(run) > 3, sampler)
+    sampler.send_signal(signal.SIGINT)
+    assert sampler.wait() == 0
+    assert job.process.poll() is None
+    kill(pid)
+    job.end()
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert "the job went on" in said.ended
+    assert said.processes[0].pid == pid
+
+
+def test_a_pid_that_is_not_there_is_refused() -> None:
+    done = subprocess.run(
+        memgauge("monitor", "--pid", "999999999"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "there is no process 999999999" in done.stderr
+
+
+def test_the_end_of_an_attached_process_ends_the_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("say(str(os.getpid())); wait()", path, wrap=False)
+    pid = int(job.heard())
+    sampler = subprocess.Popen(memgauge("monitor", "-q", "-o", str(path), "--pid", str(pid)))
+    until(path, lambda run: ticks(run) > 3, sampler)
+    job.go()
+    job.end()
+    assert sampler.wait() == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert said.state == "ended"
+    if IS_ROOT:  # exits of processes that are not ours are told to root only
+        assert said.exit_code == 0
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_a_thousand_short_processes_are_counted(tmp_path: Path, events: bool) -> None:
+    code = """
+say(); wait()
+for _ in range(1000):
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    job.heard()
+    config = {"file": str(path), "interval_ns": 10_000_000, "pid": job.process.pid, "events": events}
+    sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    until(path, lambda run: ticks(run) > 3, sampler)
+    job.go()
+    assert job.end()[0] == 0
+    assert sampler.wait() == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    seen = len(said.processes) - 1
+    if events and IS_ROOT:
+        assert seen + said.unseen_processes == 1000
+        assert said.unseen_is_exact
+    else:
+        assert 1 <= seen + said.unseen_processes <= 1000
+        assert not said.unseen_is_exact
+
+
+def test_a_second_recording_gives_lower_bounds_and_says_why(tmp_path: Path) -> None:
+    code = """
+import memgauge
+say(str(os.getpid())); wait()
+with memgauge.phase("work"): x = bytearray(100 << 20); del x
+say(); wait()
+"""
+    first, second = tmp_path / "first.mg", tmp_path / "second.mg"
+    job = Job(code, first, "-q")
+    pid = int(job.heard())
+    other = subprocess.Popen(memgauge("monitor", "-q", "-o", str(second), "--pid", str(pid)))
+    until(second, lambda run: ticks(run) > 3, other)
+    job.go()
+    job.heard()
+    job.go()
+    assert job.end()[0] == 0
+    assert other.wait() == 0
+    with RunFile(first) as run:
+        mine = summarise(run)
+    with RunFile(second) as run:
+        theirs = summarise(run)
+    assert mine.phases[0].peak_kind == "exact"
+    assert (mine.phases[0].peak_bytes or 0) > 100 * MIB
+    assert theirs.processes[0].peak_kind == "lower bound"
+    assert any("another recording" in note.text for note in theirs.notes)
+
+
+def test_a_full_disk_stops_the_file_and_not_the_job(tmp_path: Path) -> None:
+    if not IS_ROOT:
+        pytest.skip("a small file system can be mounted by root only")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], check=False
+    ).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        path = folder / "a.mg"
+        script = tmp_path / "b.py"
+        code = "import os, sys\nos.write(int(os.environ['SAY']), b'x\\n'); os.read(int(os.environ['WAIT']), 1); sys.exit(5)"
+        script.write_text(code)
+        say_read, say = os.pipe()
+        wait, go = os.pipe()
+        environment = {**os.environ, "SAY": str(say), "WAIT": str(wait)}
+        process = subprocess.Popen(
+            [*memgauge("monitor", "-i", "1ms", "-q", "-o", str(path), "--"), sys.executable, str(script)],
+            pass_fds=(say, wait),
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.read(say_read, 1)
+        until(path, lambda run: ticks(run) > 3, process)
+        with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "cannot be written" in line
+        assert "the job goes on" in line
+        (folder / "filler").unlink()
+        os.write(go, b"x")
+        assert process.wait() == 5
+        process.stderr.close()
+        with RunFile(path) as run:
+            assert ticks(run) > 3
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_a_folder_that_is_removed_does_not_stop_the_job(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    path = folder / "a.mg"
+    job = Job("say(); wait(); sys.exit(6)", path, "-q")
+    job.heard()
+    until(path, lambda run: ticks(run) > 3, job.process)
+    shutil.rmtree(folder)
+    assert job.process.stderr is not None
+    assert "was removed" in job.process.stderr.readline()
+    job.go()
+    assert job.end()[0] == 6
+
+
+def test_a_file_that_cannot_be_made_is_an_error_before_the_job_starts(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    command = [*memgauge("monitor", "-o", str(tmp_path / "none" / "a.mg"), "--"), "touch", str(mark)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+    assert not mark.exists()
+
+
+def test_steps_of_the_systems_clock_change_no_time_of_a_recording(tmp_path: Path) -> None:
+    """The sampler's own code with a wall clock that jumps; the machine's is left alone."""
+    job = Job("say(); wait()", tmp_path / "a.mg", wrap=False)
+    job.heard()
+    jumps = iter([0, 0, 3600, 3600, -7200])
+
+    def wall() -> int:
+        return time.time_ns() + next(jumps, 0) * 10**9
+
+    path = tmp_path / "clock.mg"
+    sampler = _Stepped({"file": str(path), "interval_ns": 10**7, "pid": job.process.pid}, wall)
+    sampler.until_slow_ticks(4, job)
+    job.end()
+    with RunFile(path) as run:
+        times = [t for _, c in run.chunks("fast") for t in c.times_us]
+        notes = [n.text for n in run.notes if n.topic == "clock"]
+    assert times == sorted(times)
+    assert times[-1] < 60_000_000
+    assert [n[:42] for n in notes[:2]] == [
+        "the system's clock was set by +3600.0 s; t",
+        "the system's clock was set by -10800.0 s; ",
+    ]
+
+
+class _Stepped(Sampler):
+    """The sampler in this process; lets its job go after so many slow readings."""
+
+    def until_slow_ticks(self, count: int, job: Job) -> None:
+        read, self._left = self._read_slow, count
+
+        def counted(now_us: int) -> None:
+            read(now_us)
+            self._left -= 1
+            if self._left == 0:
+                job.go()
+
+        self._read_slow = counted  # type: ignore[method-assign]
+        import signal as signals
+
+        mask = signals.pthread_sigmask(signals.SIG_BLOCK, ())
+        try:
+            self.run()
+        finally:
+            signals.pthread_sigmask(signals.SIG_SETMASK, mask)
+            import gc
+
+            gc.enable()
+            gc.unfreeze()
+
+    def _open_lanes(self) -> None:
+        super()._open_lanes()
+        slow = self._paces[3]
+        slow.asked_ns = slow.interval_ns = 50_000_000
+        assert isinstance(slow, Pace)
+
+
+def test_hostile_names_are_data_everywhere(tmp_path: Path) -> None:
+    nasty = "</script><img src=x onerror=alert(1)>\x1b[31m'\"&\u202e"
+    code = f"""
+import memgauge
+long = {nasty!r} + "x" * 100_000
+memgauge.mark({nasty!r}, long)
+with memgauge.phase(long, {nasty!r}): pass
+"""
+    path, html = tmp_path / "a.mg", tmp_path / "a.html"
+    script = tmp_path / "job.py"
+    script.write_text(code)
+    argument = nasty + "y" * 90_000
+    command = [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, str(script), argument]
+    subprocess.run(command, check=True)
+    shown = subprocess.run(memgauge("show", str(path)), capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in shown
+    with RunFile(path) as run:
+        assert run.marks[0].name == nasty
+        assert len(run.marks[1].name) < 1100
+        assert "characters" in run.marks[1].name
+    subprocess.run(memgauge("report", str(path), "-o", str(html)), check=True, capture_output=True)
+    text = html.read_text()
+    assert "<img src=x" not in text
+    assert "&lt;img src=x" in text
+    for kind in ("csv", "jsonl", "perfetto", "prometheus"):
+        out = subprocess.run(
+            memgauge("export", str(path), "-f", kind), capture_output=True, text=True, check=True
+        )
+        assert "\x1b" not in out.stdout
+        if kind == "perfetto":
+            assert json.loads(out.stdout)["traceEvents"]
+
+
+def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path) -> None:
+    if not IS_ROOT:
+        pytest.skip("needs root to become somebody else")
+    everybodys = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    check = "import sys; sys.exit(sys.version_info < (3, 11))"
+    if everybodys is None or subprocess.run([everybodys, "-c", check], check=False).returncode:
+        pytest.skip("there is no Python that other users may run")
+    job = Job("say(str(os.getpid())); wait()", tmp_path / "a.mg", wrap=False)
+    pid = int(job.heard())
+    folder = Path("/tmp") / f"memgauge-test-{os.getpid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    path = folder / "a.mg"
+    config = json.dumps({"file": str(path), "interval_ns": 20_000_000, "pid": pid})
+    try:
+        sampler = subprocess.Popen(
+            [everybodys, "-m", "memgauge.monitor.sampler", config],
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(memgauge_file).parents[1])},
+        )
+        found = until(path, lambda run: [n for n in run.notes if n.topic == "permission"], sampler)
+        with RunFile(path) as run:
+            assert values(run, "rss_bytes")[-1][1] > MIB  # what anybody may read is read
+            assert all(v == -1 for _, v in values(run, "pss_bytes"))
+        job.go()
+        job.end()
+        assert sampler.wait() == 0
+    finally:
+        shutil.rmtree(folder)
+    assert "may not be read by this user" in found[0].text
+    assert "as root" in found[0].remedy
+
+
+def test_running_out_of_memory_is_recognised(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/memory") / f"memgauge-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(150 * MIB))
+    except OSError:
+        pytest.skip("no memory group can be made here")
+    try:
+        code = (
+            f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nx = bytearray(400 << 20)\n"
+        )
+        path = tmp_path / "a.mg"
+        job = Job(code, path)
+        code_, _, err = job.end()
+        assert code_ == -signal.SIGKILL
+        assert "for lack of memory" in err
+        with RunFile(path) as run:
+            assert summarise(run).out_of_memory
+    finally:
+        group.rmdir()
+
+
+def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    code = """
+def born(pid, mib):
+    for _ in range(200):
+        open("/proc/sys/kernel/ns_last_pid", "w").write(str(pid - 1))
+        child = os.fork()
+        if child == 0:
+            if os.getpid() == pid: x = bytearray(mib << 20); say(); wait()
+            os._exit(0)
+        if child == pid: return child
+        os.waitpid(child, 0)
+    sys.exit(9)
+pid = int(open("/proc/sys/kernel/ns_last_pid").read()) + 3000
+if pid > 32000: pid = 5000
+while os.path.exists(f"/proc/{pid}"): pid += 1
+for mib in (30, 90):
+    os.waitpid(born(pid, mib), 0)
+"""
+    if not IS_ROOT or not os.access(last, os.W_OK):
+        pytest.skip("choosing the next pid needs root")
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms", "-q")
+    for count in (1, 2):
+        job.heard()
+        until(path, lambda run, count=count: _alive_with_samples(run) >= count, job.process)
+        job.go()
+    if job.end()[0] == 9:
+        pytest.skip("other processes were faster, 200 times")
+    with RunFile(path) as run:
+        by_pid: dict[int, list[int]] = {}
+        for p in run.processes:
+            by_pid.setdefault(p.pid, []).append(p.id)
+        twice = [ids for ids in by_pid.values() if len(ids) == 2]
+        peaks = {p.process: p.bytes for p in run.peaks if p.metric == "rss_bytes"}
+    assert len(twice) == 1
+    assert peaks[twice[0][1]] - peaks[twice[0][0]] > 50 * MIB
+
+
+def _alive_with_samples(run: RunFile) -> int:
+    """Return how many processes were seen with more than 25 MiB."""
+    owner = {s.id: s.process for s in run.series if s.metric == "rss_bytes"}
+    big = {
+        owner[c.series]
+        for _, chunk in run.chunks("fast")
+        for c in chunk.columns
+        if c.series in owner and max(c.values) > 25 * MIB
+    }
+    return len(big)

@@ -1,0 +1,202 @@
+"""Reading a recording: show, export, watch, the page. The recordings are real, or written by the sampler's writer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import Job, memgauge, ticks, until
+
+from memgauge.cli import main
+from memgauge.explain.recording import bands, summarise
+from memgauge.storage import Mark, RunFile, RunWriter
+
+PHASES = """
+import memgauge
+for e in range(2):
+    memgauge.mark("epoch", e)
+    with memgauge.phase("train", e): x = bytearray(50 << 20); time.sleep(0.15); del x
+"""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording") / "run.mg"
+    job = Job(PHASES, path, "-i", "10ms")
+    code, _, err = job.end()
+    assert code == 0, err
+    assert "largest process" in err
+    return path
+
+
+def run(*arguments: str) -> str:
+    return subprocess.run(memgauge(*arguments), capture_output=True, text=True, check=True).stdout
+
+
+def test_show_prints_text_and_one_json_document(recording: Path) -> None:
+    text = run("show", str(recording))
+    assert "exit code 0" in text
+    assert "Mahendran" in text
+    said = json.loads(run("show", str(recording), "--json"))
+    assert said["schema"] == "memgauge.recording/1"
+    assert [(p["name"], p["count"], p["peak_kind"]) for p in said["phases"]] == [("train", 2, "exact")]
+    assert said["average_used_bytes"] > 0
+
+
+def test_every_value_is_exported_once(recording: Path, tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("export", str(recording), "-f", "csv"))))
+    lines = [json.loads(line) for line in run("export", str(recording), "-f", "jsonl").splitlines()]
+    with RunFile(recording) as file:
+        rss = [v for _, c in file.chunks("fast") for col in c.columns for v in col.values if v >= 0]
+        marks = len(file.marks)
+    fast = [int(r["value"]) for r in rows if r["lane"] == "fast"]
+    assert sorted(fast) == sorted(rss)
+    assert len(lines) == len(rows) + marks
+    pq = pytest.importorskip("pyarrow.parquet")
+    run("export", str(recording), "-f", "parquet", "-o", str(tmp_path / "a.parquet"))
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.num_rows == len(rows)
+    assert table.column("value").to_pylist() == [int(r["value"]) for r in rows]
+
+
+def test_a_span_is_exported_alone(recording: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("export", str(recording), "--range", "100ms..200ms"))))
+    assert rows
+    assert {100_000_000 <= int(r["time_ns"]) <= 200_000_000 for r in rows} == {True}
+
+
+def test_a_trace_for_perfetto_has_counters_and_phases(recording: Path) -> None:
+    events = json.loads(run("export", str(recording), "-f", "perfetto"))["traceEvents"]
+    assert {"C", "X", "M", "i"} <= {e["ph"] for e in events}
+    assert [e["name"] for e in events if e["ph"] == "X"] == ["train", "train"]
+
+
+def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:
+    text = run("export", str(recording), "-f", "prometheus")
+    assert re.search(r'^memgauge_rss_bytes\{pid="\d+",process="python[^"]*"\} \d+$', text, re.M)
+    assert 'memgauge_peak_bytes{of="largest process, resident",kind="exact"}' in text
+    assert "# TYPE memgauge_cpu_ns_total counter" in text
+
+
+@pytest.mark.parametrize("span", ["10..5", "x..y", "5s", ".."])
+def test_a_span_that_is_none_is_refused(
+    recording: Path, span: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(recording), "--range", span]) == 2
+    assert "memgauge:" in capsys.readouterr().err
+
+
+def test_a_page_loads_nothing_and_shows_what_show_says(recording: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "a.html"
+    assert main(["report", str(recording), str(recording), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "default-src 'none'" in text
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)
+    assert text.count("Plotly.newPlot(") >= 3
+    with RunFile(recording) as file:
+        highest = summarise(file).peaks[0].bytes
+    assert f"{highest / 2**20:.2f} MiB"[:4] in text
+    assert page.stat().st_size < 8_000_000
+
+
+@given(st.lists(st.one_of(st.integers(0, 10**6), st.none()), min_size=1, max_size=400), st.integers(1, 30))
+def test_thinning_keeps_every_buckets_lowest_and_highest(points: list[int | None], buckets: int) -> None:
+    np = pytest.importorskip("numpy")
+    from memgauge.report.thinning import thin
+
+    times = np.arange(len(points), dtype=np.int64) * 1000
+    values = np.array([np.nan if p is None else p for p in points], float)
+    kept_times, kept = thin(times, values, buckets)
+    assert len(kept) <= max(3 * buckets + 2, 2 * buckets)
+    assert set(kept_times) <= set(times)
+    known = [p for p in points if p is not None]
+    if known:
+        assert np.nanmax(kept) == max(known)
+        assert np.nanmin(kept) == min(known)
+    assert np.isnan(kept).any() == (None in points)
+
+
+def test_phases_nest_and_what_never_ended_lasts_to_the_end() -> None:
+    said = [
+        (1, "begin", "a"),
+        (2, "begin", "b"),
+        (3, "end", "b"),
+        (4, "begin", "c"),
+        (5, "end", "x"),
+        (6, "end", "a"),
+    ]
+    marks = [Mark(i, t, 7, kind, name, None, {}) for i, (t, kind, name) in enumerate(said)]
+    found = [(b.name, b.begin_us, b.end_us, b.depth, b.is_finished) for b in bands(marks, 9)]
+    assert found == [("a", 1, 6, 0, True), ("b", 2, 3, 1, True), ("c", 4, 9, 0, False)]
+
+
+def test_watching_without_a_terminal_writes_lines_and_ends_with_the_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("import memgauge\nmemgauge.phase('train', 1).__enter__()\nsay(); wait()", path, "-q")
+    job.heard()
+    until(path, lambda file: ticks(file) > 2 and file.marks, job.process)
+    watcher = subprocess.Popen(
+        memgauge("watch", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert watcher.stdout is not None
+    line = watcher.stdout.readline()
+    job.go()
+    assert job.end()[0] == 0
+    _rest, err = watcher.communicate()
+    assert "resident" in line
+    assert "train 1" in line
+    assert "exit code 0" in err
+
+
+def test_live_without_a_terminal_leaves_the_commands_output_alone(tmp_path: Path) -> None:
+    command = [
+        *memgauge("monitor", "--live", "-q", "-o", str(tmp_path / "a.mg"), "--"),
+        sys.executable,
+        "-c",
+        "print(5)",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "5\n"
+    assert "resident" in done.stderr
+
+
+def test_an_estimate_is_kept_beside_and_set_against_the_recording(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+    from accounts import estimate
+
+    from memgauge.report.json import to_json
+
+    path, kept = tmp_path / "a.mg", tmp_path / "e.json"
+    kept.write_text(to_json(estimate()))
+    assert Job("pass", path, "--estimate", str(kept), "-q").end()[0] == 0
+    assert main(["report", str(path), "-o", str(tmp_path / "a.html")]) == 0
+    assert "Prediction" in (tmp_path / "a.html").read_text()
+
+
+def test_a_gap_is_drawn_as_a_gap(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    from memgauge.report.curves import read_lane, with_gaps
+
+    writer = RunWriter(tmp_path / "a.mg", {})
+    lane = writer.lane("fast")
+    column = lane.column(writer.add_series("fast", "rss_bytes", "x"))
+    for tick in [*range(10), *range(100, 110)]:
+        lane.times_us.append(tick * 1000)
+        column.append(5)
+    writer.close()
+    with RunFile(tmp_path / "a.mg") as file:
+        found = read_lane(file, "fast", None, None)
+    curve = with_gaps(found.times_us, found.series[1])
+    assert int(np.isnan(curve.values).sum()) == 1
+    assert isinstance(column, array)

@@ -1,0 +1,203 @@
+"""Programs that take and give back known amounts, and what a recording says of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from jobs import MIB, Job, ticks, until, values
+
+from memgauge.explain.recording import summarise
+from memgauge.storage import RunFile
+
+
+def more_ticks(path: Path, job: Job, count: int = 3) -> None:
+    """Wait until the file holds so many ticks that were taken after this call."""
+    now = time.monotonic_ns()
+
+    def later(run: RunFile) -> bool:
+        begin = (now - run.header["started_monotonic_ns"]) // 1000
+        return sum(t > begin for _, c in run.chunks("fast", begin) for t in c.times_us) >= count
+
+    until(path, later, job.process)
+
+
+def slow_tick(path: Path, job: Job) -> None:
+    """Wait until PSS was read after this call."""
+    now = time.monotonic_ns()
+
+    def later(run: RunFile) -> bool:
+        begin = (now - run.header["started_monotonic_ns"]) // 1000
+        return any(t > begin and v >= 0 for t, v in values(run, "pss_bytes"))
+
+    until(path, later, job.process)
+
+
+def test_what_is_held_is_reported_within_a_percent(tmp_path: Path) -> None:
+    code = """
+import mmap
+say(); wait()
+kept = mmap.mmap(-1, 300 << 20); kept.write(b"x" * (300 << 20))
+say(); wait()
+kept.close()
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms")
+    levels = []
+    for _ in range(3):
+        job.heard()
+        more_ticks(path, job)
+        with RunFile(path) as run:
+            levels.append(values(run, "rss_bytes")[-1][1])
+        job.go()
+    assert job.end()[0] == 0
+    assert abs(levels[1] - levels[0] - 300 * MIB) < 3 * MIB
+    assert abs(levels[2] - levels[0]) < 3 * MIB
+
+
+def test_a_spike_between_two_samples_is_in_the_exact_peak(tmp_path: Path) -> None:
+    code = """
+import mmap
+say(); wait()
+m = mmap.mmap(-1, 256 << 20); m.write(b"x" * (256 << 20)); m.close()
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "5s")
+    job.heard()
+    until(path, lambda run: values(run, "rss_bytes"), job.process)
+    job.go()
+    job.heard()
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        seen = max(v for _, v in values(run, "rss_bytes"))
+        said = summarise(run)
+    assert seen < 200 * MIB
+    (process,) = said.processes
+    assert process.peak_kind == "exact"
+    assert process.peak_bytes is not None
+    # The program itself holds some 10 MiB beside the 256 and the bytes that it copies from.
+    assert 512 * MIB <= process.peak_bytes <= 512 * MIB + 30 * MIB
+
+
+def test_shared_pages_are_counted_once_in_pss_and_each_time_in_rss(tmp_path: Path) -> None:
+    code = """
+import mmap
+shared = mmap.mmap(-1, 200 << 20); shared.write(b"x" * (200 << 20))
+for i in range(3):
+    if os.fork() == 0:
+        sum(shared[i] for i in range(0, len(shared), 4096))
+        say(); wait(); os._exit(0)
+say(); wait()
+for i in range(3): os.wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms")
+    for _ in range(4):
+        job.heard()
+    slow_tick(path, job)
+    for _ in range(4):
+        job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    peaks = {p.name: p for p in said.peaks}
+    assert len(said.processes) == 4
+    assert peaks["tree, sum of RSS"].bytes > 800 * MIB
+    assert 200 * MIB < peaks["tree, sum of PSS"].bytes < 300 * MIB
+    assert "shared pages counted in each process" in peaks["tree, sum of RSS"].instrument
+
+
+def test_file_backed_pages_are_resident_too(tmp_path: Path) -> None:
+    data = tmp_path / "data.bin"
+    data.write_bytes(bytes(100 * MIB))
+    code = f"""
+import mmap
+say(); wait()
+m = mmap.mmap(os.open({str(data)!r}, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+sum(m[i] for i in range(0, len(m), 4096))
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms")
+    levels = []
+    for _ in range(2):
+        job.heard()
+        more_ticks(path, job)
+        with RunFile(path) as run:
+            levels.append(values(run, "rss_bytes")[-1][1])
+        job.go()
+    assert job.end()[0] == 0
+    assert abs(levels[1] - levels[0] - 100 * MIB) < 1 * MIB
+
+
+def test_cpu_time_is_that_of_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("t = time.process_time()\nwhile time.process_time() - t < 0.3: pass\n", path)
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        cpu = summarise(run).cpu_ns
+    assert cpu is not None
+    assert 300_000_000 <= cpu < 600_000_000
+
+
+def test_a_job_that_ends_before_the_first_sample_has_its_peak(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("x = bytearray(100 << 20)\n", path, "-i", "5s")
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+        assert ticks(run) <= 1
+    (process,) = said.processes
+    assert process.peak_kind == "exact"
+    assert 100 * MIB < (process.peak_bytes or 0) < 125 * MIB
+
+
+def test_workers_are_followed_whether_forked_or_spawned(tmp_path: Path) -> None:
+    code = """
+import multiprocessing as mp
+def work(q, go):
+    x = bytearray(64 << 20); q.put(os.getpid()); go.wait()
+if __name__ == "__main__":
+    for how in ("fork", "spawn"):
+        c = mp.get_context(how); q = c.Queue(); go = c.Event()
+        p = c.Process(target=work, args=(q, go)); p.start()
+        say(str(q.get())); wait(); go.set(); p.join()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms")
+    pids = []
+    for _ in range(2):
+        pids.append(int(job.heard()))
+        more_ticks(path, job)
+        job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        for pid in pids:
+            assert max(v for _, v in values(run, "rss_bytes", pid)) > 64 * MIB
+
+
+def test_a_phase_has_its_own_exact_peak(tmp_path: Path) -> None:
+    code = """
+import memgauge
+def hold(mib): x = bytearray(mib << 20)
+with memgauge.phase("outer"):
+    with memgauge.phase("big", 1): hold(200)
+    with memgauge.phase("small"): hold(20)
+    with memgauge.phase("big", 2): hold(100)
+memgauge.mark("epoch", 3)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "5s")  # no sample falls into any of them
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        phases = {p.name: p for p in summarise(run).phases}
+        marks = [(m.name, m.value) for m in run.marks if m.kind == "mark"]
+    assert marks == [("epoch", "3")]
+    assert {p.peak_kind for p in phases.values()} == {"exact"}
+    assert phases["big"].count == 2
+    assert 200 * MIB < (phases["big"].peak_bytes or 0) < 240 * MIB
+    assert 20 * MIB < (phases["small"].peak_bytes or 0) < 60 * MIB
+    assert phases["outer"].peak_bytes == phases["big"].peak_bytes

@@ -1,0 +1,134 @@
+"""The ways in that are not the command line: from Python, and from other libraries' loops."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import MIB, memgauge, ticks, until, values
+
+import memgauge as mg
+from memgauge.explain.recording import summarise
+from memgauge.monitor import marks
+from memgauge.storage import RunFile
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_three_lines_of_python_record_this_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    with mg.Monitor(path, interval="10ms"):
+        assert marks.is_recorded()
+        with mg.phase("work"):
+            held = bytearray(64 * MIB)
+            del held
+        mg.mark("epoch", 1)
+        until(path, lambda run: ticks(run) > 3)
+    assert not marks.is_recorded()
+    with RunFile(path) as run:
+        said = summarise(run)
+        assert {p.pid for p in said.processes} == {os.getpid()}  # the sampler itself is not part of it
+        assert len(values(run, "rss_bytes", os.getpid())) > 3
+    assert said.state == "ended"
+    assert said.ended == "the program ended the recording"
+    assert [p.name for p in said.phases] == ["work"]
+    assert said.phases[0].peak_kind == "exact"
+
+
+def test_a_monitor_that_cannot_write_raises_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(mg.MemgaugeError, match="does not exist"):
+        mg.Monitor(tmp_path / "none" / "a.mg").start()
+
+
+@pytest.mark.parametrize("interval", ["0.1ms", "10s", "soon", -1])
+def test_an_interval_that_makes_no_sense_is_refused(tmp_path: Path, interval: str) -> None:
+    with pytest.raises(mg.MemgaugeError, match=r"duration|interval"):
+        mg.Monitor(tmp_path / "a.mg", interval=interval)
+
+
+def test_a_program_that_dies_within_the_block_ends_the_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = f"import memgauge, os\nwith memgauge.Monitor({str(path)!r}): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    until(path, lambda run: summarise(run).state == "ended")
+
+
+def test_nothing_happens_when_nothing_records() -> None:
+    code = "import memgauge\nmemgauge.mark('a', object())\nwith memgauge.phase('b'): pass\nprint('fine')"
+    environment = {k: v for k, v in os.environ.items() if k != marks.ENVIRONMENT}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_marks_arrive_from_every_process_of_the_tree(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import memgauge, os\nmemgauge.mark('parent', os.getpid())\n"
+        "for _ in range(3):\n    if os.fork() == 0:\n        memgauge.mark('child', os.getpid()); os._exit(0)\n"
+        "for _ in range(3): os.wait()\n"
+    )
+    path = tmp_path / "a.mg"
+    subprocess.run(
+        [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, str(script)], check=True
+    )
+    with RunFile(path) as run:
+        found = [(m.name, m.pid, m.value) for m in run.marks]
+    assert sorted(name for name, _, _ in found) == ["child"] * 3 + ["parent"]
+    assert all(str(pid) == value for _, pid, value in found)
+
+
+@pytest.mark.parametrize(
+    ("example", "package", "phases"),
+    [
+        ("phases.py", "torch", {"train", "validate"}),
+        ("with_lightning.py", "lightning", {"train", "validate", "step"}),
+        ("with_transformers.py", "accelerate", {"train", "evaluate"}),
+        ("with_keras.py", "keras", {"train", "validate", "step"}),
+    ],
+)
+def test_examples_run_and_their_phases_are_recorded(
+    tmp_path: Path, example: str, package: str, phases: set[str]
+) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    path = tmp_path / "a.mg"
+    command = [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, str(EXAMPLES / example)]
+    # A torchvision made for another build of torch cannot be imported; both libraries try to.
+    (tmp_path / "sitecustomize.py").write_text(
+        "try:\n    from memgauge.frameworks.torch.torchvision_compat import import_torchvision\n"
+        "    import_torchvision()\nexcept Exception: pass\n"
+    )
+    found = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [
+        *command[: command.index("--") + 1],
+        "env",
+        f"PYTHONPATH={found}",
+        *command[command.index("--") + 1 :],
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with RunFile(path) as run:
+        said = summarise(run)
+    by_name = {p.name: p for p in said.phases}
+    assert phases <= set(by_name)
+    assert by_name["train"].count in (2, 3)
+    assert {p.peak_kind for p in said.phases} == {"exact"}
+    assert all(p.unfinished == 0 for p in said.phases)
+
+
+def test_a_users_file_with_the_name_of_a_module_does_not_reach_the_sampler(tmp_path: Path) -> None:
+    for name in ("json", "signal", "sqlite3", "zlib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')\n")
+    code = f"import memgauge\nwith memgauge.Monitor({str(tmp_path / 'a.mg')!r}): pass\n"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with RunFile(tmp_path / "a.mg") as run:
+        assert summarise(run).state == "ended"
