@@ -94,12 +94,12 @@ def host_memory(trace: Trace, baseline_bytes: int, has_dynamo: bool = False) -> 
     fixed = baseline_bytes + first_use_bytes(trace, has_dynamo)
     none, some, many = (_heap_peaks(trace, share) for share in PINNED_SHARES)
     low = min(none + some + many)
-    expected = max(sum(some) // len(some), low)
+    expected, high = (max(sum(peaks) // len(peaks), low) for peaks in (some, many))
     slack = FIRST_USE_SLACK_BYTES + low // 50
     return Range(
         max(fixed + low - slack, baseline_bytes),
         fixed + expected,
-        fixed + max(expected, *many) + slack,
+        fixed + max(expected, high) + slack,
     )
 
 
