@@ -19,6 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
+# How the assumption begins that is also a warning on stderr.
+NEVER_BACKWARD = "the step never called backward"
+
 
 class Category(StrEnum):
     """What a byte is for. Each allocated byte has exactly one category at one instant."""

@@ -17,7 +17,7 @@ from accounts import HELD, estimate, measurement
 from memgauge.cli import checks, main
 from memgauge.cli.documents import Check
 from memgauge.errors import MissingError, WorkloadError
-from memgauge.records import Fits
+from memgauge.records import NEVER_BACKWARD, Fits
 from memgauge.report.json import read_account, to_json
 from memgauge.units import GIB, MIB
 
@@ -114,6 +114,12 @@ def test_a_measurement_is_told_its_progress(replace: Replace) -> None:
     assert main(["measure", "zoo:mlp", "--threads", "1"]) == 0
     calls[0]["progress"]("a stage")
     assert calls[0]["threads"] == 1
+
+
+def test_a_step_without_backward_is_a_warning_and_no_error(replace: Replace, capfd: Capture) -> None:
+    replace("estimate", estimate(assumptions=(f"{NEVER_BACKWARD}: so",)))
+    assert main(["estimate", "zoo:mlp"]) == 0
+    assert f"memgauge: warning: {NEVER_BACKWARD}: so\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("ended", ["killed by SIGKILL", "out of memory: RuntimeError: 4 TiB"])

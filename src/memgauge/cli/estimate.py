@@ -9,7 +9,7 @@ import typer
 
 from memgauge.arguments import PRECISIONS, check_choice, parse_sets
 from memgauge.cli import options
-from memgauge.cli.output import save_json, show, show_json
+from memgauge.cli.output import save_json, show, show_json, warn
 from memgauge.cli.running import running
 from memgauge.errors import UsageError
 
@@ -201,6 +201,7 @@ def _show_formula(result: Formula | Both, count: int | None, out: Path | None, *
 
 def _show(result: Estimate, count: int | None, out: Path | None, *, as_json: bool) -> None:
     save_json(result, out)
+    warn(result.assumptions)
     if as_json:
         show_json(result)
         return

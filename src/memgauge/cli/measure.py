@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memgauge.arguments import TargetOptions, parse_sets
 from memgauge.cli import options
-from memgauge.cli.output import save_json, show, show_json
+from memgauge.cli.output import save_json, show, show_json, warn
 from memgauge.cli.running import running
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def command(
 
 
 def _show(result: Measurement, count: int | None, *, as_json: bool) -> None:
+    warn(result.assumptions)
     if as_json:
         show_json(result)
         return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from memgauge.errors import UsageError
+from memgauge.records import NEVER_BACKWARD
 
 if TYPE_CHECKING:
     import msgspec
@@ -56,6 +58,13 @@ def save_json(record: msgspec.Struct, out: Path | None) -> None:
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
     note(f"saved to {out}")
+
+
+def warn(assumptions: Iterable[str]) -> None:
+    """Write on stderr which assumption the user may not have meant."""
+    for text in assumptions:
+        if text.startswith(NEVER_BACKWARD):
+            note(f"warning: {text}")
 
 
 def note(message: str) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from memgauge.frameworks.torch.roles import tensors_in
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
+from memgauge.records import NEVER_BACKWARD
 from memgauge.workload import Workload
 
 
@@ -98,5 +99,5 @@ def move(batch: Any, device: torch.device) -> Any:
 def never_trained(workload: Workload, scopes: Scopes) -> str | None:
     """Return the warning for a training workload whose steps never called backward."""
     if workload.mode == "train" and scopes.backward_calls == 0:
-        return "the step never called backward: this is the memory of inference (mode='infer' says so)"
+        return f"{NEVER_BACKWARD}: this is the memory of inference (mode='infer' says so)"
     return None
