@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from jobs import Job, memgauge, ticks, until
 
 from memgauge.cli import main
-from memgauge.explain.recording import bands, summarise
+from memgauge.explain.bands import bands
+from memgauge.explain.recording import summarise
 from memgauge.storage import Mark, RunFile, RunWriter
 
 PHASES = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from memgauge.arguments import TargetOptions, parse_sets
 from memgauge.cli import options
@@ -37,6 +40,12 @@ def command(
     layers: options.Layers = "10",
     as_json: options.AsJson = False,
     out: options.Out = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record", metavar="FILE", help="Keep the recording of the bare run, for show and report."
+        ),
+    ] = None,
 ) -> None:
     """Really run some steps on this machine, in fresh processes, and say what they took.
 
@@ -50,7 +59,15 @@ def command(
     with running(f"measuring {target} on {device}") as tell:
         from memgauge.measure import measure
 
-        run = partial(measure, device=device, steps=steps, threads=threads, options=asked, sets=arguments)
+        run = partial(
+            measure,
+            device=device,
+            steps=steps,
+            threads=threads,
+            options=asked,
+            sets=arguments,
+            record=options.writable(record, "--record"),
+        )
         result = run(target, progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"))
     save_json(result, out)
     if not (compare and as_json):

@@ -25,7 +25,9 @@ class DeviceReadings:
         self._fast = writer.lane("fast")
         self._cards: list[Any] = []
         self._columns: dict[str, list[tuple[Any, Any, Any]]] = {"fast": [], "medium": []}
-        self._held: dict[tuple[int, int], tuple[int, Any, Any]] = {}  # (process, device) -> series, column, card
+        self._held: dict[
+            tuple[int, int], tuple[int, Any, Any]
+        ] = {}  # (process, device) -> series, column, card
 
     def find(self, nvml: Any = None, amdsmi: Any = None) -> None:
         """Look for GPUs; none is normal. A module that answers as the vendor's does may be given."""

@@ -251,9 +251,7 @@ class GroupReadings:
             self._group.close()
 
 
-def _column(
-    writer: RunWriter, lane: str, metric: str, instrument: str, refresh_us: int | None = None
-) -> Any:
+def _column(writer: RunWriter, lane: str, metric: str, instrument: str, refresh_us: int | None = None) -> Any:
     opened: Lane = writer.lane(lane)
     return opened.column(writer.add_series(lane, metric, instrument, refresh_us=refresh_us))
 

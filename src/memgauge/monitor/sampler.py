@@ -85,9 +85,7 @@ class Sampler:
         command, pid = config.get("command"), config.get("pid")
         _refuse_missing(pid)
         self._signals = launch.Signals()
-        self._writer = RunWriter(
-            Path(config["file"]), self._header(), replace=bool(config.get("overwrite"))
-        )
+        self._writer = RunWriter(Path(config["file"]), self._header(), replace=bool(config.get("overwrite")))
         self._notes = Notes(self._writer, self._clock)
         if config.get("estimate"):
             self._writer.set_document("estimate", config["estimate"])
@@ -326,7 +324,9 @@ class Sampler:
         self._tree.look_through_table()
         if self._tree.refused:
             no_more = "descriptors" in self._tree.refused
-            remedy = "raise the limit: ulimit -n 65536" if no_more else "run memgauge as the same user, or as root"
+            remedy = (
+                "raise the limit: ulimit -n 65536" if no_more else "run memgauge as the same user, or as root"
+            )
             self._notes.say("processes", self._tree.refused, remedy)
             self._tree.refused = ""
         self._processes.read_slow(now_us)
@@ -480,7 +480,9 @@ class Sampler:
         elif time.monotonic() - self._unwritten_since > _LONGEST_UNWRITTEN_S:
             self._unwritten_since = time.monotonic()
             dropped = self._writer.drop_samples()
-            self._notes.say("file", f"{dropped} ticks are missing: {error}", "make room where the run file is")
+            self._notes.say(
+                "file", f"{dropped} ticks are missing: {error}", "make room where the run file is"
+            )
 
     def _slowed(self, pace: Pace, share: float) -> None:
         what = "slowed down" if pace.interval_ns > pace.asked_ns else "is back at what was asked"

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memgauge.errors import missing_extra
-from memgauge.explain.recording import Band, Recording, bands, summarise
+from memgauge.explain.bands import Band, bands
+from memgauge.explain.recorded import Recording
+from memgauge.explain.recording import summarise
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
 from memgauge.report.thinning import thin
 from memgauge.storage import RunFile

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memgauge.explain.recording import PhaseOf, ProcessOf, Recording, RecordingNote, relative
+from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recording import relative
 from memgauge.report.tables import grid, plain
 from memgauge.units import format_bytes, format_duration
 
