@@ -267,8 +267,6 @@ class Sampler:
             self._keep_peak(process, now_us, is_alive=True)
         if self._largest_bytes and self._job is not None:
             exact = self._largest_bytes > self._job.launcher_bytes
-            # The kernel's two numbers differ by what its counters batch; the larger one was really held.
-            self._largest_bytes = max(self._largest_bytes, self._root.hwm_bytes if self._root else 0)
             writer.set_peak(
                 PeakRow(
                     "largest_process_bytes",
@@ -646,6 +644,8 @@ class Sampler:
 
     def _lose(self, gone: list[Tracked], now_us: int) -> None:
         """Follow processes no more that are gone; what is known of their end is kept."""
+        if self._job is not None and self._root in gone:
+            self._reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
         for process in gone:
             if process.gone:
                 continue
@@ -783,7 +783,9 @@ class Sampler:
             process = self.tree.live.get(pid)
             if self._job is not None and pid == self._job.pid:
                 self._hear(self.listener.drain())
-                self._largest_bytes = max(self._largest_bytes, usage.ru_maxrss * 1024)
+                # A reset of VmHWM at a phase's boundary resets ru_maxrss too; what was read before it counts.
+                read = process.hwm_bytes if process is not None else 0
+                self._largest_bytes = max(usage.ru_maxrss * 1024, read)
                 if process is not None:
                     self._lose([process], now)
                 else:
