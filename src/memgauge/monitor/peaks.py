@@ -137,9 +137,6 @@ class Peaks:
         if not self.largest_bytes or self.job is None:
             return
         exact = self.largest_bytes > self.job.launcher_bytes
-        if process is None and self.root is not None:
-            # The kernel's two numbers differ by what its counters batch; the larger one was really held.
-            self.largest_bytes = max(self.largest_bytes, self.root.hwm_bytes)
         instrument = "wait4, ru_maxrss"
         if process is None:
             instrument += ": the command and all that it waited for"

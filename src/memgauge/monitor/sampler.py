@@ -353,6 +353,8 @@ class Sampler:
 
     def _lose(self, gone: list[Tracked], now_us: int) -> None:
         """Follow processes no more that are gone; what is known of their end is kept."""
+        if self._job is not None and self._root in gone:
+            self._reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
         for process in gone:
             if process.gone:
                 continue
@@ -417,8 +419,10 @@ class Sampler:
         assert self._job is not None
         now = self._clock.now_us()
         self._hear()
-        self._peaks.largest_bytes = max(self._peaks.largest_bytes, usage.ru_maxrss * 1024)
         process = self._tree.live.get(self._job.pid)
+        # A reset of VmHWM at a phase's boundary resets ru_maxrss too; what was read before it counts.
+        read = process.hwm_bytes if process is not None else 0
+        self._peaks.largest_bytes = max(usage.ru_maxrss * 1024, read)
         if process is not None:
             self._lose([process], now)
         else:  # it was over before it could be looked at; its peak is known all the same

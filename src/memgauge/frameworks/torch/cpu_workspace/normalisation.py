@@ -22,7 +22,8 @@ def batch_norm(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     last = suggested(x) is not torch.contiguous_format
     if not x.is_contiguous() and not last:
         return 0
-    return 2 * int(x.shape[1]) * (8 if x.itemsize == 8 else 4) * (threads if last and training else 1)
+    rows = 2 + (threads if last and training else 0)  # channels last: sums of each thread beside the totals
+    return rows * int(x.shape[1]) * (8 if x.itemsize == 8 else 4)
 
 
 def batch_norm_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
