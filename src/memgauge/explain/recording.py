@@ -20,6 +20,8 @@ from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import Process, RunFile
 from memgauge.units import format_duration
 
+_UNEVEN = 5  # a gap between samples that is so many times as long as the median is worth saying
+
 
 def summarise(run: RunFile) -> Recording:
     """Return what a run file says."""
@@ -114,10 +116,10 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
     for row in run.peaks:
         if row.metric == "cgroup_bytes" and row.process is None:
             yield PeakOf(
-                name="control group, cache and kernel included",
+                name="control group",
                 bytes=row.bytes,
                 kind=row.kind,
-                instrument=row.instrument,
+                instrument=f"{row.instrument}: page cache and kernel memory too",
                 reason=row.reason,
             )
     yield from _sampled("tree, sum of PSS", pss, "smaps_rollup: shared pages counted once")
@@ -157,8 +159,11 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
 def _sampled(name: str, sums: Sums, instrument: str) -> Iterator[PeakOf]:
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
-        step = median([b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)])
+        steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
+        step, longest = median(steps), max(steps, default=0)
         every = "" if step is None else f", sampled every {format_duration(step)}"
+        if step is not None and longest > _UNEVEN * step:
+            every += f", at times only after {format_duration(longest)}"
         yield PeakOf(
             name=name,
             bytes=sums.total[place],

@@ -187,11 +187,27 @@ class Tracked:
         return self._counts
 
     def is_over(self) -> bool:
-        """Return whether it has ended, waited for or not."""
+        """Return whether it has ended, waited for or not; its first thread may be over before the others."""
         try:
-            return self.read_stat().state in "ZX"
+            stat = self.read_stat()
         except OSError:
             return True
+        return stat.state in "ZX" and stat.threads <= 1
+
+    def follow_other_thread(self) -> None:
+        """Read memory by a thread that lives, since the first one is over: that one shows none any more."""
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            folder = f"/proc/{self.pid}/task/{thread}"
+            statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            if int(os.pread(statm, 64, 0).split()[1]) == 0:
+                os.close(statm)
+                continue
+            for old in (self.statm_fd, self.status_fd, self.rollup_fd):
+                if old >= 0:
+                    os.close(old)
+            self.statm_fd, self.rollup_fd = statm, -1
+            self.status_fd = os.open(f"{folder}/status", os.O_RDONLY | os.O_CLOEXEC)
+            return
 
     def read_highest(self) -> int | None:
         """Return VmHWM in bytes; None for a process that has no memory any more."""

@@ -15,7 +15,7 @@ from memgauge.monitor.processes import TICK_US, Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
 
-SHARES_BUDGET = 0.001  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_BUDGET = 0.003  # share of a core for PSS and USS: reading them holds the target's memory map
 SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
 _SLOW_METRICS = {
     "pss_bytes": "/proc/PID/smaps_rollup",
@@ -65,10 +65,13 @@ class ProcessReadings:
         for process in self._tree.live.values():
             try:
                 resident = process.read_resident()
+                if resident == 0:
+                    if process.is_over():
+                        gone.append(process)
+                        continue
+                    process.follow_other_thread()
+                    resident = process.read_resident()
             except OSError:
-                gone.append(process)
-                continue
-            if resident == 0 and process.is_over():
                 gone.append(process)
                 continue
             process.resident.append(resident)

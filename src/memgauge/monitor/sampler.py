@@ -356,7 +356,7 @@ class Sampler:
         if self._job is not None and self._root in gone:
             self._reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
         for process in gone:
-            if process.gone:
+            if process.gone or self._may_run_on(process):
                 continue
             self._peaks.keep(process, now_us, is_alive=False)
             self._peaks.forget(process)
@@ -370,10 +370,17 @@ class Sampler:
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self._ending = unknown if status is None else self._judged(status)
 
+    def _may_run_on(self, process: Tracked) -> bool:
+        """Return whether it is the command, not waited for: its first thread may be over before the others."""
+        return self._job is not None and process is self._root and process.pid not in self._statuses
+
     def _hear_events(self) -> None:
-        def ended(process: Tracked, status: int) -> None:
-            self._statuses[process.pid] = status
-            if self._job is None or process.pid != self._job.pid:  # the command is waited for
+        def ended(process: Tracked, status: int | None) -> None:
+            if process is self._root and self._job is not None:
+                return  # the command is waited for
+            if status is not None:
+                self._statuses[process.pid] = status
+            if status is None or process.is_over():  # else it has a moment left, or other threads
                 self._lose([process], self._clock.now_us())
 
         self._tree.hear(self._renamed, ended)

@@ -151,12 +151,13 @@ class Tree:
                 self._strangers.add(pid)
         self._adopt()
 
-    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int], None]) -> None:
+    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> None:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.
 
         Args:
             exec_: Is called with a process that has become another program.
-            ended: Is called with a process that has ended and its status, as wait(2) gives it.
+            ended: Is called with a process whose first thread has ended and its status, as wait(2) gives it;
+                with None if its number belongs to another process by now.
         """
         if self.events is None:
             return
@@ -164,6 +165,8 @@ class Tree:
         for what, pid, other in events:
             if what == FORK:  # of a child `pid` by `other`
                 is_ours = other in self.live or other in self._ghosts or other == self._own
+                if pid in self.live:
+                    ended(self.live[pid], None)
                 if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
                     self._ghosts[pid] = other
             elif what == EXEC and pid in self.live:

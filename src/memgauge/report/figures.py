@@ -39,6 +39,7 @@ _BANDS = (
 )
 _GREY, _GRID = "#8a8f98", "rgba(128,128,128,.22)"
 _ROW_HEIGHT = 230
+_LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 
 
 class Panel(NamedTuple):
@@ -231,7 +232,7 @@ def _processor_panel(data: RunCurves, busy: list[tuple[str, Curve, dict[str, Any
         good = step > 0
         share = 100 * np.sum(grown, axis=0)[good] / (step[good] * 1000)
         curves.append(("CPU, 100 % is one core", Curve(times[1:][good] / 1e6, share), {}))
-    return Panel("CPU and GPU", "%", curves + busy)
+    return Panel("CPU and GPU" if busy else "CPU", "%", curves + busy)
 
 
 def _rates(data: RunCurves, kind: str, title: str, ways: Sequence[str]) -> Panel:
@@ -359,8 +360,8 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
                 "layer": "below",
             }
         )
-        if (few or len(notes) < 40) and x1 - x0 >= 0.05 * span_s:
-            title = band.name if band.value is None else f"{band.name} {band.value}"
+        title = band.name if band.value is None else f"{band.name} {band.value}"
+        if (few or len(notes) < 40) and x1 - x0 >= _LETTER * min(len(title), 20) * span_s:
             notes.append(_note(x0, 1.0 + 0.02 * (band.depth % 2), title))
     for mark in marks[:_MOST_LINES]:
         x = mark.time_us / 1e6
@@ -458,6 +459,7 @@ def styled(figure: Any, height: int) -> Any:
         plot_bgcolor="rgba(0,0,0,0)",
         font={"color": _GREY, "family": "system-ui, sans-serif", "size": 12},
         hovermode="x unified",
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": _GREY, "activecolor": COLOURS[0]},
         hoverlabel={"bgcolor": "#2b2f36", "font": {"color": "#f0f0f0"}},
         legend={"groupclick": "toggleitem", "font": {"size": 11}},
         margin={"l": 95, "r": 20, "t": 50, "b": 45},

@@ -78,7 +78,7 @@ def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
     rows = list(phases)
     with_device = any(p.device_peak_bytes is not None for p in rows)
     columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"] + (
-        ["torch's peak"] if with_device else []
+        ["framework's peak"] if with_device else []
     )
     table = grid(*columns)
     for phase in rows[:_MOST_PHASES]:

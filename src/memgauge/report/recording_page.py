@@ -92,7 +92,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
                 "peak of its process ",
                 "kind",
                 "highest tree RSS ",
-                "torch's peak ",
+                "framework's peak ",
             ),
             [
                 (
