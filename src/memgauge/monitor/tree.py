@@ -165,7 +165,7 @@ class Tree:
         for what, pid, other in events:
             if what == FORK:  # of a child `pid` by `other`
                 is_ours = other in self.live or other in self._ghosts or other == self._own
-                if pid in self.live:
+                if pid in self.live and self.live[pid].is_over():
                     ended(self.live[pid], None)
                 if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
                     self._ghosts[pid] = other
