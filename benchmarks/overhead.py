@@ -15,6 +15,8 @@ import argparse
 import json
 import os
 import random
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -258,9 +260,28 @@ def files() -> None:
             took = time.perf_counter() - began
             print(
                 f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s, "
-                f"{page.stat().st_size / 1e6:.1f} MB",
+                f"{page.stat().st_size / 1e6:.1f} MB, {_drawn_after(page)}",
                 flush=True,
             )
+
+
+READY = """<script>addEventListener("load", () => {
+  const drawn = document.querySelectorAll(".js-plotly-plot .main-svg").length;
+  document.documentElement.dataset.ready = `${drawn} ${Math.round(performance.now())}`; });</script></body>"""
+
+
+def _drawn_after(page: Path) -> str:
+    """Return when Chromium has every figure drawn and takes input: at the load event, since nothing is deferred."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        return "no Chromium here to open it"
+    page.write_text(page.read_text().replace("</body>", READY))
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r'data-ready="(\d+) (\d+)"', done.stdout)
+    if found is None or found[1] == "0":
+        return "Chromium drew nothing"
+    return f"drawn in Chromium after {int(found[2]) / 1000:.2f} s"
 
 
 def _write(path: Path, ticks: int) -> None:

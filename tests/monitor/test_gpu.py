@@ -197,6 +197,37 @@ def test_torchs_four_figures_travel_with_a_mark(monkeypatch: pytest.MonkeyPatch)
     assert (facts["reserved_bytes"], facts["reserved_peak_bytes"]) == (30, 40)
 
 
+def test_tensorflows_own_peak_travels_with_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+    import sys
+
+    from memgauge.monitor import marks
+
+    reset: list[str] = []
+    config = Answer(
+        list_logical_devices=lambda: [Answer(device_type="CPU"), Answer(device_type="GPU")],
+        experimental=Answer(
+            get_memory_info=lambda place: {"current": 10, "peak": 20} if place == "GPU:0" else None,
+            reset_memory_stats=reset.append,
+        ),
+    )
+    context = Answer(_context=Answer(_initialized=False))
+    monkeypatch.setattr(marks, "_tensorflow_place", [])
+    monkeypatch.setitem(sys.modules, "tensorflow", Answer(config=config))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)  # type: ignore[arg-type]
+    assert marks._framework() == "null"  # it has not begun, and a mark must not begin it
+    context._context._initialized = True
+    facts = json.loads(marks._framework())
+    assert facts == {
+        "framework": "tensorflow",
+        "device": "GPU:0",
+        "allocated_bytes": 10,
+        "allocated_peak_bytes": 20,
+    }
+    marks._reset_frameworks()
+    assert reset == ["GPU:0"]
+
+
 def test_no_gpu_here_is_silent(tmp_path: Path) -> None:
     if os.path.exists("/dev/nvidiactl"):
         pytest.skip("there is a GPU")
