@@ -38,6 +38,7 @@ _BANDS = (
     "rgba(214,95,95,.13)",
 )
 _GREY, _GRID = "#8a8f98", "rgba(128,128,128,.22)"
+_LINES = (("#d65f5f", "right"), ("#956cb4", "left"))
 _ROW_HEIGHT = 230
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 
@@ -280,17 +281,15 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
                 col=1,
             )
             colour += 1
-        for text, height in panel.lines:
+        for number, (text, height) in enumerate(panel.lines):
+            ink, side = _LINES[number % len(_LINES)]  # at either end: two that are close must not overlap
             figure.add_hline(
                 y=height,
-                line={"dash": "dash", "width": 1.2, "color": "#d65f5f"},
+                line={"dash": "dash", "width": 1.2, "color": ink},
                 row=place,
                 col=1,
-                annotation={
-                    "text": label(text, 100),
-                    "font": {"size": 11, "color": "#d65f5f"},
-                    "xanchor": "right",
-                },
+                annotation={"text": label(text, 100), "font": {"size": 11, "color": ink}},
+                annotation_position=f"top {side}",
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
     _draw_phases(figure, spans, marks)
