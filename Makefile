@@ -40,7 +40,8 @@ bench: $(READY) ## accuracy and speed on this machine (long); see docs/benchmark
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/allocator_speed.py
 	$(BIN)/python benchmarks/accuracy_cpu.py steps
-	$(BIN)/python benchmarks/accuracy_cpu.py models --count 20
+	$(BIN)/python benchmarks/accuracy_cpu.py models --count 20 --largest 3GiB
+	$(BIN)/python benchmarks/accuracy_cpu.py large
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -85,6 +85,11 @@ def measure(
     tell("observed run: every allocation")
     kind = "profiled" if place.kind == "cpu" else "cuda"
     observed, observed_ended = run_child(msgspec.structs.replace(job, kind=kind))
+    completed = len(bare.resident["step_ns"]) if bare.resident else 0
+    if observed.trace is None and observed_ended.startswith(_KILLED) and 0 < completed < steps:
+        # What the profiler heard died with the process; the steps before can be observed by themselves.
+        tell(f"observed run again, step 1 to {completed}: every allocation")
+        observed, _ = run_child(msgspec.structs.replace(job, kind=kind, steps=completed))
     ended = observed_ended if bare_ended == "completed" else bare_ended
     trace = observed.trace
     if trace is None and bare.resident is None:
@@ -242,6 +247,8 @@ def _measurement(
         peak = Peak(requested_bytes=None, allocated_bytes=None)
         at_peak = AtPeak(phase="", operator="", layer="", categories={})
     resident = bare.resident
+    if observed.trace is not None and resident is not None and ended.startswith(_KILLED):
+        instruments["peak.allocated_bytes"] += f"; of the {len(resident['step_ns'])} steps that completed"
     if resident is not None:
         host = resident["peak_bytes"]
         peak = msgspec.structs.replace(

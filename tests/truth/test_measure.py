@@ -76,12 +76,21 @@ def test_an_exception_in_the_third_step_keeps_what_was_seen(tmp_path: Path) -> N
     assert "steady step" not in {phase.name for phase in seen.phases}
 
 
-def test_a_killed_run_is_reported_with_its_signal_and_what_was_seen(tmp_path: Path) -> None:
-    step = (
-        TRAIN + "        count.append(1)\n        if len(count) == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    seen = measure(target(tmp_path, step), steps=5)
+KILLED = (
+    TRAIN + "        count.append(1)\n        if len(count) == {}: os.kill(os.getpid(), signal.SIGKILL)\n"
+)
+
+
+def test_a_killed_run_is_reported_with_its_signal_and_the_steps_before(tmp_path: Path) -> None:
+    seen = measure(target(tmp_path, KILLED.format(3)), steps=5)
     assert "SIGKILL" in seen.ended
+    assert seen.peak.host_bytes is not None
+    assert seen.peak.allocated_bytes == measure(target(tmp_path, TRAIN), steps=2).peak.allocated_bytes
+    assert "the 2 steps that completed" in seen.instruments["peak.allocated_bytes"]
+
+
+def test_a_run_killed_in_its_first_step_says_what_it_could_not_see(tmp_path: Path) -> None:
+    seen = measure(target(tmp_path, KILLED.format(1)), steps=5)
     assert seen.peak.host_bytes is not None
     assert seen.peak.allocated_bytes is None
     assert "peak.allocated_bytes" in seen.unknown

@@ -25,7 +25,7 @@ EPILOG = (
 
 def command(
     target: options.Target,
-    device: options.Device = "cpu",
+    device: options.DeviceHere = "cpu",
     batch_size: options.BatchSize = None,
     image_size: options.ImageSize = None,
     sequence_length: options.SequenceLength = None,

@@ -26,6 +26,9 @@ Target = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="NAME", help="'memgauge devices' lists them; or a device file.")
 ]
+DeviceHere = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda", help="cuda is the GPU that is in this machine.")
+]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", help="Steps of the run.", rich_help_panel=_HOW)]
 Threads = Annotated[
     int | None,
