@@ -259,16 +259,17 @@ def files() -> None:
             began = time.perf_counter()
             _write(path, ticks)
             size, wrote = path.stat().st_size, time.perf_counter() - began
-            began = time.perf_counter()
+            began, before = time.perf_counter(), os.times()
             page = Path(folder, "long.html")
             subprocess.run(
                 [sys.executable, "-m", "memgauge", "report", str(path), "-o", str(page)],
                 check=True,
                 capture_output=True,
             )
-            took = time.perf_counter() - began
+            took, after = time.perf_counter() - began, os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
             print(
-                f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s, "
+                f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s ({cpu:.1f} s of CPU), "
                 f"{page.stat().st_size / 1e6:.1f} MB, {_drawn_after(page)}",
                 flush=True,
             )

@@ -37,7 +37,7 @@ APPLICATION_ID = 0x6D656D67  # "memg", in the header of the file: what kind of S
 VERSION = 1
 SCHEMA_NAME = f"memgauge.run/{VERSION}"
 SEALED_TICKS = 512  # a chunk is rewritten at each flush until it has so many ticks,
-SEALED_US = 30_000_000  # or spans so much time
+SEALED_US = 60_000_000  # or spans so much time
 
 _TABLES = """
 CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

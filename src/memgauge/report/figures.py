@@ -16,7 +16,7 @@ from memgauge.storage import RunFile
 from memgauge.units import format_bytes
 
 # Points of all curves of one figure together: what a page of 8 MB has room for beside Plotly itself.
-MOST_POINTS = 80_000
+MOST_POINTS = 40_000
 _MOST_BANDS, _MOST_LINES, _MOST_STACKED = 150, 150, 12
 COLOURS = (
     "#4878d0",
