@@ -24,6 +24,7 @@ class DeviceReadings:
         self._writer, self._tree, self._notes = writer, tree, notes
         self._fast = writer.lane("fast")
         self._cards: list[Any] = []
+        self._knows_pids = False  # whether a card has ever told of one of the tree's processes
         self._columns: dict[str, list[tuple[Any, Any, Any]]] = {"fast": [], "medium": []}
         self._held: dict[
             tuple[int, int], tuple[int, Any, Any]
@@ -79,7 +80,8 @@ class DeviceReadings:
             process = self._tree.live.get(pid)
             if process is not None:
                 self._column_of(process, card).append(MISSING if used is None else used)
-        if held and not held.keys() & self._tree.live.keys():
+        self._knows_pids = self._knows_pids or bool(held.keys() & self._tree.live.keys())
+        if held and self._tree.live and not self._knows_pids:
             self._notes.say(
                 "gpu",
                 f"{card.name}: processes hold memory, but none of this job by its number here; in a "
