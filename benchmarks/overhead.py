@@ -348,4 +348,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("what", choices=("peers", "loop", "marks", "files"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    {"peers": peers, "loop": loop, "marks": marks, "files": files}[parser.parse_args().what]()
+    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds before the window of peers")
+    asked = parser.parse_args()
+    WARM_S = asked.warm
+    {"peers": peers, "loop": loop, "marks": marks, "files": files}[asked.what]()
