@@ -122,7 +122,9 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 instrument=f"{row.instrument}: page cache and kernel memory too",
                 reason=row.reason,
             )
-    yield from _sampled("tree, sum of PSS", pss, "smaps_rollup: shared pages counted once")
+    yield from _sampled(
+        "tree, sum of PSS", pss, "smaps_rollup, one process after the other: shared pages counted once"
+    )
     yield from _sampled("tree, sum of RSS", rss, "statm: shared pages counted in each process")
     yield from _sampled("system used", used, "meminfo: total − free − buffers − cached")
     for device in run.devices:
