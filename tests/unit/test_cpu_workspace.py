@@ -278,6 +278,20 @@ def test_operator(func: Any, args: tuple[Any, ...]) -> None:
     check(func, *args)
 
 
+@pytest.mark.parametrize(("mode", "sparse"), [(0, True), (0, False), (1, True), (1, False)])
+@pytest.mark.parametrize(("count", "bags", "width"), [(256, 32, 16), (1000, 50, 64), (600, 300, 8)])
+def test_embedding_bag_backward(mode: int, sparse: bool, count: int, bags: int, width: int) -> None:
+    table, indices = image(1000, width), torch.arange(count) % 1000
+    offsets = torch.arange(0, count, count // bags)
+    result, bag_of, sizes, largest = aten._embedding_bag(table, indices, offsets, False, mode, sparse)
+    gradient = torch.ones(()).expand(result.shape)
+    check(
+        aten._embedding_bag_backward.default,
+        gradient, indices, offsets, bag_of, sizes, largest, 1000, False, mode, sparse, None,
+        tolerance=8,
+    )  # fmt: skip
+
+
 @pytest.mark.skipif(
     BF16_INSTRUCTIONS or NO_AVX512,
     reason="the processor has bfloat16 instructions, or oneDNN is not asked",

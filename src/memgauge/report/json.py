@@ -6,6 +6,7 @@ Quantities are raw integers with the unit in the key; what is unknown is null.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ def read_account(path: str | Path) -> Estimate | Measurement:
         UsageError: There is no such file, or it cannot be read.
         FileFormatError: It is damaged, of another kind, or made by a newer version.
     """
-    if str(path) != STDIN and is_run_file(Path(path).expanduser()):
-        with RunFile(Path(path).expanduser()) as run:
+    if str(path) != STDIN and is_run_file(Path(os.path.expanduser(path))):
+        with RunFile(os.path.expanduser(path)) as run:
             return account_of(run)
     name = "standard input" if str(path) == STDIN else str(path)
     return decode_account(_read(path), name)

@@ -27,6 +27,25 @@ def embedding_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) ->
     return made_contiguous(args[0]) + made_contiguous(args[1])
 
 
+def embedding_bag_backward(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
+    """Which bag each index is in, if forward did not say; then sorted indices, or sizes of bags.
+
+    Source: torch aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_backward_symint and the
+    functions for sparse and dense gradients that it calls.
+    """
+    gradient, indices, bag_of, sizes, mode, sparse = args[0], args[1], args[3], args[4], args[8], args[9]
+    made = (indices.numel() + 1) * 8 if mode == _SUM and not bag_of.numel() else 0
+    if sparse:  # for a mean: sizes of bags as floats, ones, and for each index the size of its bag
+        scale = (2 * sizes.numel() + indices.numel()) * gradient.itemsize if mode == _MEAN else 0
+        return made + int(scale)
+    if mode == _MAX:
+        return made_contiguous(gradient)
+    return made + made_contiguous(gradient) + 3 * size(indices)
+
+
+_SUM, _MEAN, _MAX = 0, 1, 2  # aten's modes of a bag
+
+
 def indexed(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
     """Source: torch aten/src/ATen/native/TensorAdvancedIndexing.cpp, index_select_out_cpu_."""
     return made_contiguous(args[2])
@@ -108,6 +127,7 @@ def draw(args: Args, kwargs: Kwargs, result: Any, threads: int) -> int:
 RULES: dict[str, Any] = {
     "embedding.default": embedding,
     "embedding_dense_backward.default": embedding_backward,
+    "_embedding_bag_backward.default": embedding_bag_backward,
     "index_select.default": indexed,
     "index_add.default": index_copy,
     "index_add_.default": index_copy,
