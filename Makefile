@@ -15,7 +15,7 @@ setup: $(READY) ## create .venv with everything that demo and tests need
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all,callbacks,dev]"
 	@touch $(READY)
 
 demo: $(READY) ## predict a small CNN, really train it on handwritten digits, compare both

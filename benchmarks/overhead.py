@@ -15,6 +15,8 @@ import argparse
 import json
 import os
 import random
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -96,7 +98,10 @@ def samples_taken(name: str, out: Path) -> int | None:
             with RunFile(out) as run:
                 return sum(len(c.times_us) for _, c in run.chunks("fast"))
         text = out.read_text()
-        return int(text) if name.startswith("psutil") else text.count("\n")
+        if name.startswith("psutil"):
+            return int(text)
+        # memory_profiler writes one line for the root and one for each child.
+        return text.count("\nMEM ") if name == "memory_profiler" else text.count("\n")
     except (OSError, ValueError):
         return None
 
@@ -160,20 +165,23 @@ def step():
 for _ in range(200): step()
 while True:
     line = input()
-    t = time.perf_counter()
+    t, c = time.perf_counter(), time.process_time()
     for _ in range(1000): step()
-    print((time.perf_counter() - t) / 1000, flush=True)
+    print((time.perf_counter() - t) / 1000, (time.process_time() - c) / 1000, flush=True)
 """
 
 
 def loop(rounds: int = 12) -> None:
-    """Interleave rounds of 1000 steps with and without a sampler at 10 ms."""
+    """Interleave rounds of 1000 steps with and without a sampler at 10 ms.
+
+    CPU time of a step shows what sampling disturbs within the job even where other work delays its steps.
+    """
     job = subprocess.Popen(
         [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert job.stdin is not None
     assert job.stdout is not None
-    times: dict[bool, list[float]] = {False: [], True: []}
+    times: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
         config = {"file": f"{folder}/out", "interval_ns": 10_000_000, "pid": job.pid, "overwrite": True}
         for number in range(2 * rounds):
@@ -186,18 +194,21 @@ def loop(rounds: int = 12) -> None:
                 time.sleep(1.0)
             job.stdin.write("\n")
             job.stdin.flush()
-            times[watched].append(float(job.stdout.readline()))
+            times[watched].append(tuple(map(float, job.stdout.readline().split())))
             if sampler is not None:
                 sampler.terminate()
                 sampler.wait()
     job.kill()
     job.wait()
-    alone, seen = (statistics.median(times[w]) for w in (False, True))
-    spread = statistics.quantiles(times[False], n=4)
-    print(
-        f"a step alone {alone * 1e6:.1f} us (quartiles {spread[0] * 1e6:.1f} to {spread[2] * 1e6:.1f}), "
-        f"watched at 10 ms {seen * 1e6:.1f} us: {100 * (seen / alone - 1):+.2f} %"
-    )
+    for place, what in enumerate(("time", "CPU time")):
+        alone, seen = ([t[place] for t in times[watched]] for watched in (False, True))
+        middle = statistics.median(alone)
+        low, _, high = statistics.quantiles(alone, n=4)
+        print(
+            f"{what} of a step alone {middle * 1e6:.1f} us (quartiles {low * 1e6:.1f} to {high * 1e6:.1f}), "
+            f"watched at 10 ms {statistics.median(seen) * 1e6:.1f} us: "
+            f"{100 * (statistics.median(seen) / middle - 1):+.2f} %"
+        )
 
 
 MARKS = """
@@ -248,19 +259,39 @@ def files() -> None:
             began = time.perf_counter()
             _write(path, ticks)
             size, wrote = path.stat().st_size, time.perf_counter() - began
-            began = time.perf_counter()
+            began, before = time.perf_counter(), os.times()
             page = Path(folder, "long.html")
             subprocess.run(
                 [sys.executable, "-m", "memgauge", "report", str(path), "-o", str(page)],
                 check=True,
                 capture_output=True,
             )
-            took = time.perf_counter() - began
+            took, after = time.perf_counter() - began, os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
             print(
-                f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s, "
-                f"{page.stat().st_size / 1e6:.1f} MB",
+                f"{title}: {size / 1e6:.1f} MB on disk (written in {wrote:.0f} s), report in {took:.1f} s ({cpu:.1f} s of CPU), "
+                f"{page.stat().st_size / 1e6:.1f} MB, {_drawn_after(page)}",
                 flush=True,
             )
+
+
+READY = """<script>addEventListener("load", () => {
+  const drawn = document.querySelectorAll(".js-plotly-plot .main-svg").length;
+  document.documentElement.dataset.ready = `${drawn} ${Math.round(performance.now())}`; });</script></body>"""
+
+
+def _drawn_after(page: Path) -> str:
+    """Return when Chromium has every figure drawn and takes input: at the load event, since nothing is deferred."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        return "no Chromium here to open it"
+    page.write_text(page.read_text().replace("</body>", READY))
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r'data-ready="(\d+) (\d+)"', done.stdout)
+    if found is None or found[1] == "0":
+        return "Chromium drew nothing"
+    return f"drawn in Chromium after {int(found[2]) / 1000:.2f} s"
 
 
 def _write(path: Path, ticks: int) -> None:
@@ -317,4 +348,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("what", choices=("peers", "loop", "marks", "files"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    {"peers": peers, "loop": loop, "marks": marks, "files": files}[parser.parse_args().what]()
+    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds before the window of peers")
+    asked = parser.parse_args()
+    WARM_S = asked.warm
+    {"peers": peers, "loop": loop, "marks": marks, "files": files}[asked.what]()

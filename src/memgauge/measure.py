@@ -1,6 +1,6 @@
 """Really run a workload in fresh processes, and say what it took.
 
-    workload ── bare run      → resident memory, time
+    workload ── bare run      → resident memory, time; recorded by the monitor
              └─ profiled run  → every allocation → timeline → account → Measurement
 
 Two runs, since observing by the second disturbs the first.
@@ -8,13 +8,13 @@ Two runs, since observing by the second disturbs the first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,18 @@ from memgauge import devices, errors
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.child import Job, Result
 from memgauge.errors import MemgaugeError, MissingError, RunError, UsageError, WorkloadError, missing_extra
+from memgauge.explain.bands import bands
 from memgauge.explain.peak import STEADY, account
+from memgauge.explain.samples import ProcessSamples
+from memgauge.monitor.recorder import recorded
 from memgauge.records import AtPeak, Measurement, Peak, Range, Trace
+from memgauge.storage import RunFile
 from memgauge.targets import TargetOptions
 from memgauge.workload import Workload
 
 PROFILER = "torch.profiler, every allocation of the CPU allocator"
 HISTORY = "torch.cuda.memory history and statistics of the caching allocator"
-_POLL_S = 0.02
+RECORDED_EVERY = "10ms"  # between samples of the bare run
 
 
 def measure(
@@ -42,6 +46,7 @@ def measure(
     threads: int | None = None,
     options: TargetOptions | None = None,
     sets: Mapping[str, str] | None = None,
+    record: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Measurement:
     """Return what `steps` steps of a workload really took on `"cpu"` or `"cuda"`.
@@ -55,6 +60,7 @@ def measure(
         threads: CPU threads; torch's own number if None.
         options: Batch size and the like, for TARGETs that take them.
         sets: Arguments of a TARGET's function, as text.
+        record: Run file to keep of the bare run, with this measurement inside; one that is there is replaced.
         progress: Is told what is being done.
 
     Raises:
@@ -73,7 +79,7 @@ def measure(
     tell = progress or (lambda _: None)
     job = make_job(workload, options, sets, steps=steps, threads=threads, device=place.kind)
     tell("bare run: resident memory and time")
-    bare, bare_ended = run_child(msgspec.structs.replace(job, kind="bare"))
+    bare, bare_ended = run_child(msgspec.structs.replace(job, kind="bare"), record)
     if bare.exit_code == 3:
         raise MissingError(bare_ended)
     tell("observed run: every allocation")
@@ -88,7 +94,11 @@ def measure(
     trace = observed.trace
     if trace is None and bare.resident is None:
         _raise(observed if observed.error else bare, ended)
-    return _measurement(workload, place, bare, observed, ended, steps)
+    result = _measurement(workload, place, bare, observed, ended, steps)
+    if record is not None and Path(record).exists():
+        with RunFile(record) as run:
+            run.set_document("measurement", msgspec.json.encode(result, enc_hook=str).decode())
+    return result
 
 
 def make_job(
@@ -131,45 +141,65 @@ def _pickle(workload: Workload) -> bytes:
         ) from error
 
 
-def run_child(job: Job) -> tuple[Result, str]:
-    """Run one job in a fresh process; returns what it wrote and how it ended."""
+def run_child(job: Job, record: str | Path | None = None) -> tuple[Result, str]:
+    """Run one job in a fresh process; returns what it wrote and how it ended.
+
+    Args:
+        job: What to run. A bare run is recorded by the monitor, where the system has what that needs.
+        record: Run file to keep.
+    """
     with tempfile.TemporaryDirectory(prefix="memgauge-") as folder:
         job_file, result_file = Path(folder, "job"), Path(folder, "result")
         job_file.write_bytes(msgspec.msgpack.encode(job))
         command = [sys.executable, "-m", "memgauge.child", str(job_file), str(result_file)]
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL
+        environment: dict[str, str] | None = None
+        run_file = Path(folder, "run.mg") if record is None else Path(record)
+        is_recorded = job.kind == "bare" and sys.platform == "linux"
+        if is_recorded:
+            title = f"{job.target or 'workload'}, {job.steps} steps on {job.device}, bare run"
+            command, environment = recorded(
+                command, run_file, interval=RECORDED_EVERY, gpu=job.device != "cpu", title=title
             )
-            try:
-                highest = _watch(process)
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-            errors.seek(0)
-            said = errors.read()[-4000:].decode(errors="replace").strip()
+        code, said = _run(command, environment, Path(folder, "said"))
         result = Result()
         if result_file.exists():
             result = msgspec.msgpack.decode(result_file.read_bytes(), type=Result)
-    if result.resident is not None and highest is not None:
-        result.resident["peak_bytes"] = max(result.resident["peak_bytes"], highest)
-    return result, _ending(process.returncode, result, said)
+        out_of_memory = False
+        if is_recorded and run_file.exists():
+            with RunFile(run_file) as run:
+                out_of_memory = bool((run.header.get("ended") or {}).get("out_of_memory"))
+                if result.resident is not None:
+                    result.resident["peak_bytes"] = max(result.resident["peak_bytes"], _highest(run))
+    return result, _ending(code, result, said, out_of_memory=out_of_memory)
 
 
-def _watch(process: subprocess.Popen[bytes]) -> int | None:
-    """Wait for the process; returns its highest resident size seen, which outlives its death."""
-    status = Path(f"/proc/{process.pid}/status")
-    highest: int | None = None
-    while process.poll() is None:
+def _highest(run: RunFile) -> int:
+    """Return the highest resident size within phases; a run that was killed could not tell its own."""
+    samples = ProcessSamples(run)
+    seen = [samples.highest(b.pid, b.begin_us, b.end_us) or 0 for b in bands(run.marks, run.last_us())]
+    return max([0, *seen, *(p.bytes for p in run.peaks if p.metric == "rss_bytes" and p.phase is not None)])
+
+
+def _run(command: Sequence[str], environment: dict[str, str] | None, errors: Path) -> tuple[int, str]:
+    """Run a command to its end; returns its exit code and the end of what it said."""
+    with errors.open("wb+") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
         try:
-            for line in status.read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    highest = max(highest or 0, int(line.split()[1]) * 1024)
-        except OSError:
-            pass
-        time.sleep(_POLL_S)
-    return highest
+            process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the sampler and what it runs
+            process.wait()
+            raise
+        file.seek(0)
+        return process.returncode, file.read()[-4000:].decode(errors="replace").strip()
 
 
 _KILLED, _OUT_OF_MEMORY = "killed by", "out of memory"
@@ -182,7 +212,9 @@ def failure_of(ended: str) -> MemgaugeError:
     return kind(f"the run did not complete: {last[0]}")
 
 
-def _ending(code: int, result: Result, said: str) -> str:
+def _ending(code: int, result: Result, said: str, *, out_of_memory: bool = False) -> str:
+    if out_of_memory:
+        return f"{_OUT_OF_MEMORY}: the kernel killed the run for lack of memory"
     if code == 0 and result.error is None:
         return "completed"
     if code < 0:

@@ -575,7 +575,7 @@ def is_run_file(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(100)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return head.startswith(b"SQLite format 3\0") and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
 

@@ -499,3 +499,24 @@ def _alive_with_samples(run: RunFile) -> int:
         if c.series in owner and max(c.values) > 25 * MIB
     }
     return len(big)
+
+
+def test_a_command_whose_first_thread_ends_early_is_one_process_to_its_end(tmp_path: Path) -> None:
+    code = """
+import ctypes, threading
+def rest():
+    x = bytearray(60 << 20); say(); wait(); os._exit(5)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "10ms", "-q")
+    job.heard()
+    seen = until(path, ticks, job.process)
+    until(path, lambda run: ticks(run) > seen + 20, job.process)
+    job.go()
+    assert job.end()[0] == 5
+    with RunFile(path) as run:
+        (process,) = summarise(run).processes
+    assert process.ended == "exit code 5"
+    assert (process.peak_bytes or 0) > 60 * MIB

@@ -162,7 +162,7 @@ def test_a_recording_holds_device_and_process_and_the_drivers_own_peak(tmp_path:
     assert (device.pcie_sent_bytes, device.pcie_received_bytes) == (10**6, 10**9)
     assert device.mean_utilisation_percent == 87
     peaks = {p.name: (p.bytes, p.kind) for p in said.peaks}
-    assert peaks[f"process {job.process.pid} on the GPU"] == (2**30 + 77, "exact")
+    assert peaks[f"process {job.process.pid} on the GPU"] == (2**30 + 77, "upper bound")
     assert peaks["NVIDIA H100 80GB HBM3, used"] == (3 * 2**30, "lower bound")
 
 
@@ -195,6 +195,37 @@ def test_torchs_four_figures_travel_with_a_mark(monkeypatch: pytest.MonkeyPatch)
     facts: dict[str, Any] = json.loads(marks._framework())
     assert (facts["allocated_bytes"], facts["allocated_peak_bytes"]) == (10, 20)
     assert (facts["reserved_bytes"], facts["reserved_peak_bytes"]) == (30, 40)
+
+
+def test_tensorflows_own_peak_travels_with_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+    import sys
+
+    from memgauge.monitor import marks
+
+    reset: list[str] = []
+    config = Answer(
+        list_logical_devices=lambda: [Answer(device_type="CPU"), Answer(device_type="GPU")],
+        experimental=Answer(
+            get_memory_info=lambda place: {"current": 10, "peak": 20} if place == "GPU:0" else None,
+            reset_memory_stats=reset.append,
+        ),
+    )
+    context = Answer(_context=Answer(_initialized=False))
+    monkeypatch.setattr(marks, "_tensorflow_place", [])
+    monkeypatch.setitem(sys.modules, "tensorflow", Answer(config=config))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)  # type: ignore[arg-type]
+    assert marks._framework() == "null"  # it has not begun, and a mark must not begin it
+    context._context._initialized = True
+    facts = json.loads(marks._framework())
+    assert facts == {
+        "framework": "tensorflow",
+        "device": "GPU:0",
+        "allocated_bytes": 10,
+        "allocated_peak_bytes": 20,
+    }
+    marks._reset_frameworks()
+    assert reset == ["GPU:0"]
 
 
 def test_no_gpu_here_is_silent(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`memgauge compare`: two saved estimates or measurements, side by side."""
+"""`memgauge compare`: two saved estimates, measurements or recordings, side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def command(
     a: Annotated[
         str,
         typer.Argument(
-            metavar="A", show_default=False, help="JSON of an estimate or measurement; - for stdin."
+            metavar="A",
+            show_default=False,
+            help="JSON of an estimate or measurement, or a run file; - for stdin.",
         ),
     ],
     b: Annotated[
@@ -30,7 +32,7 @@ def command(
     layers: options.Layers = "10",
     as_json: options.AsJson = False,
 ) -> None:
-    """Set two estimates or measurements side by side, and say what explains the difference."""
+    """Set two estimates, measurements or recordings side by side, and say what explains the difference."""
     count = options.layer_count(layers)
     from memgauge.explain.compare import compare
     from memgauge.report.json import STDIN, read_account

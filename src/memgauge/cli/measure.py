@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from memgauge.arguments import TargetOptions, parse_sets
 from memgauge.cli import options
@@ -12,7 +15,7 @@ from memgauge.cli.running import running
 
 if TYPE_CHECKING:
     from memgauge.explain.compare import Comparison
-    from memgauge.records import Measurement
+    from memgauge.records import Estimate, Measurement
 
 EPILOG = (
     "Example: memgauge measure zoo:torres-cnn --device cpu --steps 5 --compare\n\n"
@@ -37,6 +40,12 @@ def command(
     layers: options.Layers = "10",
     as_json: options.AsJson = False,
     out: options.Out = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record", metavar="FILE", help="Keep the recording of the bare run, for show and report."
+        ),
+    ] = None,
 ) -> None:
     """Really run some steps on this machine, in fresh processes, and say what they took.
 
@@ -50,13 +59,27 @@ def command(
     with running(f"measuring {target} on {device}") as tell:
         from memgauge.measure import measure
 
-        run = partial(measure, device=device, steps=steps, threads=threads, options=asked, sets=arguments)
+        run = partial(
+            measure,
+            device=device,
+            steps=steps,
+            threads=threads,
+            options=asked,
+            sets=arguments,
+            record=options.writable(record, "--record"),
+        )
         result = run(target, progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"))
     save_json(result, out)
     if not (compare and as_json):
         _show(result, count, as_json=as_json)
+    record = options.writable(record, "--record")
     if compare:
-        _show_comparison(_predicted(target, result, asked, arguments), count, as_json=as_json)
+        predicted = _predicted(target, result, asked, arguments)
+        if record is not None and record.exists():
+            _keep_prediction(record, predicted)
+        from memgauge.explain.compare import compare as set_side_by_side
+
+        _show_comparison(set_side_by_side(predicted, result), count, as_json=as_json)
     if result.ended != "completed":
         from memgauge.measure import failure_of
 
@@ -75,14 +98,13 @@ def _show(result: Measurement, count: int | None, *, as_json: bool) -> None:
 
 def _predicted(
     target: str, measured: Measurement, asked: TargetOptions, arguments: dict[str, str]
-) -> Comparison:
-    """Return the prediction of the same run, with the threads that it really had, against it."""
+) -> Estimate:
+    """Return the prediction of the same run, with the threads that it really had."""
     device = str(measured.device["name"])
     with running(f"predicting {target} on {device}"):
         from memgauge.estimate import estimate
-        from memgauge.explain.compare import compare
 
-        predicted = estimate(
+        return estimate(
             target,
             device=device,
             steps=measured.steps,
@@ -90,7 +112,15 @@ def _predicted(
             options=asked,
             sets=arguments,
         )
-        return compare(predicted, measured)
+
+
+def _keep_prediction(record: Path, predicted: Estimate) -> None:
+    """Put the prediction into the recording, so that its report draws both."""
+    from memgauge.report.json import to_json
+    from memgauge.storage import RunFile
+
+    with RunFile(record) as run:
+        run.set_document("estimate", to_json(predicted))
 
 
 def _show_comparison(comparison: Comparison, count: int | None, *, as_json: bool) -> None:

@@ -66,6 +66,13 @@ def command(
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary at the end.")] = False,
     gpu: Annotated[bool, typer.Option("--gpu/--no-gpu", help="Read GPUs.")] = True,
+    cgroup: Annotated[
+        bool,
+        typer.Option(
+            "--cgroup",
+            help="Give the command a memory control group of its own: the peak of its whole tree is then exact.",
+        ),
+    ] = False,
 ) -> None:
     """Record memory, CPU, disk, network and GPUs of a command and all that it starts.
 
@@ -73,6 +80,8 @@ def command(
     """
     if (pid is None) == (not command):
         raise UsageError("give a COMMAND after --, or --pid PID; one of them")
+    if cgroup and pid is not None:
+        raise UsageError("--cgroup is for a COMMAND; a process that runs already stays in its group")
     if budget is not None and not 0.01 <= budget <= 100:
         raise UsageError(f"--budget {budget:g} is out of range; it is percent of one core, 0.01 to 100")
     from memgauge.monitor.recorder import become_sampler, interval_ns
@@ -86,6 +95,7 @@ def command(
         "title": title,
         "overwrite": overwrite,
         "gpu": gpu,
+        "cgroup": cgroup,
         "summary": not quiet,
     }
     if estimate is not None:

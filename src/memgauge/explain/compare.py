@@ -93,6 +93,11 @@ def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Lay
     """Say in one sentence what explains most of the difference of the two peaks."""
     names = side_names(a, b)
     the_a, the_b = (name if len(name) == 1 else f"the {name}" for name in names)
+    hosts = [
+        None if account.peak.host_bytes is None else account.peak.host_bytes.expected for account in (a, b)
+    ]
+    if None in (a.peak.allocated_bytes, b.peak.allocated_bytes) and None not in hosts:
+        return _of_hosts(the_a, the_b, *(h for h in hosts if h is not None))
     for account, name in ((a, the_a), (b, the_b)):
         if account.peak.allocated_bytes is None:
             reason = account.unknown.get("peak.allocated_bytes", "")
@@ -108,6 +113,19 @@ def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Lay
     if a.at_peak.phase != b.at_peak.phase:
         sentence += f"; {the_a} peaks in {a.at_peak.phase}, {the_b} in {b.at_peak.phase}"
     return f"{sentence}."
+
+
+def _of_hosts(the_a: str, the_b: str, a_bytes: int, b_bytes: int) -> str:
+    """Say how the resident peaks differ, where that is what both sides know."""
+    if a_bytes == b_bytes:
+        return (
+            f"Peak resident memory is equal, {format_bytes(a_bytes)}; allocated is known on one side at most."
+        )
+    difference = format_difference(a_bytes - b_bytes, b_bytes)
+    return (
+        f"Peak resident memory of {the_a} is {difference} against {the_b}; "
+        "allocated is known on one side at most."
+    )
 
 
 def _equal(peak_bytes: int, categories: Sequence[Row]) -> str:

@@ -51,6 +51,8 @@ class Card:
         note: Is told what cannot be read.
     """
 
+    process_instrument = "nvmlDeviceGetComputeRunningProcesses"
+
     def __init__(self, nvml: Any, handle: Any, note: Note, parent: Any = None) -> None:
         self._nvml, self.handle, self._note = nvml, handle, note
         self._is_slice = parent is not None

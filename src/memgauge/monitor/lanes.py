@@ -18,6 +18,14 @@ def budget_for(interval_ns: int, asked: float | None) -> float:
     return FAST_BUDGET if interval_ns < 10_000_000 else BUDGET
 
 
+def in_step(interval_ns: int, least_ns: int) -> int:
+    """Return the shortest multiple of an interval that is not under `least_ns`.
+
+    Lanes that are due together share one wake-up; what is read from a cold cache costs three times as much.
+    """
+    return -(-least_ns // interval_ns) * interval_ns
+
+
 class Pace:
     """One lane: runs `read(now_us)` every `interval_ns`, more slowly while it costs too much.
 
@@ -57,12 +65,22 @@ class Pace:
         self._window_ticks += 1
         self.ticks += 1
         self.due_ns += self.interval_ns
-        if self.due_ns <= now_ns:
+        if self.due_ns <= now_ns:  # too late for some: they are skipped, and the lanes stay in step
+            skipped = (now_ns - self.due_ns) // self.interval_ns + 1
+            self.due_ns += skipped * self.interval_ns
             if self.ticks > 1:
-                self.late += (now_ns - self.due_ns) // self.interval_ns + 1
-            self.due_ns = now_ns + self.interval_ns
+                self.late += skipped
         if now_ns >= self._window_end_ns:
             self._judge(now_ns)
+
+    def account(self) -> dict[str, int]:
+        """Return what was asked and what came of it."""
+        return {
+            "asked_ns": self.asked_ns,
+            "interval_ns": self.interval_ns,
+            "ticks": self.ticks,
+            "skipped": self.late,
+        }
 
     def _judge(self, now_ns: int) -> None:
         cost_ns = self._window_cost_ns // max(1, self._window_ticks)

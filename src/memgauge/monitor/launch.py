@@ -14,7 +14,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from memgauge.errors import UsageError
@@ -78,8 +78,19 @@ def adopt_orphans() -> bool:
     return False
 
 
-def start(command: Sequence[str], environment: dict[str, str], mask: set[signal.Signals]) -> Job:
+def start(
+    command: Sequence[str],
+    environment: dict[str, str],
+    mask: set[signal.Signals],
+    enter: Callable[[int], None] | None = None,
+) -> Job:
     """Start the command with the signal mask and dispositions that we were started with.
+
+    Args:
+        command: What to run, and its arguments.
+        environment: Its environment.
+        mask: The signals that it begins with blocked.
+        enter: Is called with its pid, in the new process, before it becomes the command.
 
     Raises:
         UsageError: There is no such command, or it cannot be executed.
@@ -94,6 +105,9 @@ def start(command: Sequence[str], environment: dict[str, str], mask: set[signal.
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if enter is not None:
+                with contextlib.suppress(OSError):
+                    enter(os.getpid())
             os.write(writer, b"%d\n" % _own_highest())
             os.execvpe(command[0], list(command), environment)
         except OSError as error:
@@ -139,6 +153,15 @@ class Arrived(NamedTuple):
 
     number: int
     is_from_terminal: bool
+
+    def is_for_job(self) -> bool:
+        """Return whether the command has not had it from the terminal itself.
+
+        A terminal that is closed tells only the leader of its session, as a rule the shell.
+        """
+        if self.number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            return True
+        return not self.is_from_terminal
 
 
 class Signals:

@@ -83,14 +83,20 @@ class Tracked:
         OSError: It is gone, or there are no descriptors left.
     """
 
+    instrument = "/proc/PID/statm"
+
     __slots__ = (
+        "_counts",
+        "_stat",
         "children_faults",
         "children_fd",
         "columns",
         "command",
         "cpu",
+        "faults",
         "found",
         "gone",
+        "has_past",
         "hwm_bytes",
         "hwm_kind",
         "hwm_read_us",
@@ -105,6 +111,7 @@ class Tracked:
         "rollup_fd",
         "seen_us",
         "series",
+        "shares",
         "started_ticks",
         "stat_fd",
         "statm_fd",
@@ -128,7 +135,11 @@ class Tracked:
         self.parent_pid = stat.parent
         self.started_ticks = stat.started_ticks
         self.threads = stat.threads
+        self.faults = (stat.minor_faults, stat.major_faults)
         self.children_faults = stat.children_minor_faults
+        self._stat, self._counts = b"", (0, 0)
+        self.shares: tuple[int, int] | None = None
+        self.has_past = False  # whether it was there before the recording
         self.looked_bytes = self.kept_bytes = 0
         self.series: list[tuple[Any, int]] = []
         self.command = ""
@@ -143,7 +154,7 @@ class Tracked:
         self.hwm_kind = ""
         self.resident: array[int] = array("q")
         self.cpu: array[int] = array("q")
-        self.columns: dict[str, array[int]] = {}
+        self.columns: list[array[int]] = []  # of the slow lane
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -151,6 +162,52 @@ class Tracked:
 
     def read_stat(self) -> Stat:
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
+
+    def read_resident(self) -> int:
+        """Return resident bytes; 0 for a process that has no memory any more.
+
+        Raises:
+            OSError: It is gone.
+        """
+        return int(os.pread(self.statm_fd, 64, 0).split(b" ", 2)[1]) * PAGE
+
+    def read_counts(self) -> tuple[int, int]:
+        """Return CPU time in ns and the minor faults of its past children; sets `faults` and `threads`.
+
+        Raises:
+            OSError: It is gone.
+        """
+        data = os.pread(self.stat_fd, 1024, 0)
+        if data != self._stat:  # a process that sleeps says the same again
+            self._stat = data
+            f = data[data.rindex(b")") + 2 :].split(b" ", 18)
+            self.faults = (int(f[7]), int(f[9]))
+            self.threads = int(f[17])
+            self._counts = ((int(f[11]) + int(f[12])) * TICK_NS, int(f[8]))
+        return self._counts
+
+    def is_over(self) -> bool:
+        """Return whether it has ended, waited for or not; its first thread may be over before the others."""
+        try:
+            stat = self.read_stat()
+        except OSError:
+            return True
+        return stat.state in "ZX" and stat.threads <= 1
+
+    def follow_other_thread(self) -> None:
+        """Read memory by a thread that lives, since the first one is over: that one shows none any more."""
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            folder = f"/proc/{self.pid}/task/{thread}"
+            statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            if int(os.pread(statm, 64, 0).split()[1]) == 0:
+                os.close(statm)
+                continue
+            for old in (self.statm_fd, self.status_fd, self.rollup_fd):
+                if old >= 0:
+                    os.close(old)
+            self.statm_fd, self.rollup_fd = statm, -1
+            self.status_fd = os.open(f"{folder}/status", os.O_RDONLY | os.O_CLOEXEC)
+            return
 
     def read_highest(self) -> int | None:
         """Return VmHWM in bytes; None for a process that has no memory any more."""
@@ -202,7 +259,8 @@ class Tracked:
         Raises:
             PermissionError: The process may not be looked into.
         """
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        folder = f"/proc/{self.pid}/fd"
+        return os.stat(folder).st_size or len(os.listdir(folder))  # its size is their number since Linux 6.2
 
     def reset_highest(self) -> bool:
         """Set VmHWM back to what is resident now; False where that is not allowed (proc(5), clear_refs)."""

@@ -53,6 +53,46 @@ def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [*_SAMPLER, json.dumps(config), *command])
 
 
+def recorded(
+    command: Sequence[str],
+    path: str | os.PathLike[str],
+    *,
+    interval: str | float = DEFAULT_INTERVAL,
+    gpu: bool = True,
+    title: str | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command that runs and records another, and the environment that it needs.
+
+    It ends as the recorded command does, with its exit code or of its signal, and passes signals on;
+    to end both for certain, start it in a session of its own and kill that process group.
+
+    Args:
+        command: What to run, and its arguments.
+        path: The run file; one that is there is replaced.
+        interval: Time between two readings of the fast lane.
+        gpu: Whether to read GPUs.
+        title: What to call the run.
+
+    Raises:
+        MissingError: This system has no /proc.
+    """
+    require_linux()
+    config = {
+        "file": os.path.abspath(path),
+        "interval_ns": interval_ns(interval),
+        "overwrite": True,
+        "gpu": gpu,
+        "title": title,
+    }
+    return [*_SAMPLER, json.dumps(config), *command], _environment()
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment, such that memgauge can be imported in it."""
+    path = os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 # -P: a file of the user's that is called json.py must not be imported in the place of Python's own.
 _SAMPLER = (sys.executable, "-P", "-m", "memgauge.monitor.sampler")
 _HOME = str(Path(__file__).resolve().parents[2])  # where memgauge is, if it is not installed
@@ -120,10 +160,7 @@ class Monitor:
                 stderr=subprocess.PIPE,
                 pass_fds=(stop_reader, tell_writer),
                 start_new_session=True,  # the terminal's Ctrl-C is for the program
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH")))),
-                },
+                env=_environment(),
             )
         finally:
             os.close(stop_reader)

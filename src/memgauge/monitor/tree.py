@@ -18,7 +18,6 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from memgauge.monitor.machine import LastPid
 from memgauge.monitor.processes import Tracked, read_command, read_stat
@@ -33,13 +32,6 @@ EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN = (
 _THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often
 
 
-class Ended(NamedTuple):
-    """An exit that an event told of: `status` as wait(2) gives it."""
-
-    pid: int
-    status: int
-
-
 class Tree:
     """The processes that are followed, by pid.
 
@@ -51,6 +43,7 @@ class Tree:
 
     def __init__(self, found: Callable[[Tracked], None], own: int | None, excluded: set[int]) -> None:
         self.live: dict[int, Tracked] = {}
+        self.joined = 0  # how many were ever followed
         self.unseen = 0  # exits of processes that were never read
         self.unseen_is_exact = False
         self.refused: str = ""  # why a process of the tree could not be opened, the last time
@@ -89,6 +82,7 @@ class Tree:
         process.found = how
         process.command = read_command(pid)
         self.live[pid] = process
+        self.joined += 1
         self._found(process)
         for child in self._children_of(process, with_threads=True):
             self.add(child, how)
@@ -157,22 +151,29 @@ class Tree:
                 self._strangers.add(pid)
         self._adopt()
 
-    def hear(self, exec_: Callable[[Tracked], None]) -> list[Ended]:
-        """Take in what events tell; returns the exits of processes that are followed."""
+    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> None:
+        """Take in what events tell, in their order: a pid may end and be given out again within one look.
+
+        Args:
+            exec_: Is called with a process that has become another program.
+            ended: Is called with a process whose first thread has ended and its status, as wait(2) gives it;
+                with None if its number belongs to another process by now.
+        """
         if self.events is None:
-            return []
-        ended: list[Ended] = []
+            return
         events, complete = self.events.read()
         for what, pid, other in events:
             if what == FORK:  # of a child `pid` by `other`
                 is_ours = other in self.live or other in self._ghosts or other == self._own
+                if pid in self.live and self.live[pid].is_over():
+                    ended(self.live[pid], None)
                 if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
                     self._ghosts[pid] = other
             elif what == EXEC and pid in self.live:
                 exec_(self.live[pid])
             elif what == EXIT:
                 if pid in self.live:
-                    ended.append(Ended(pid, other))
+                    ended(self.live[pid], other)
                 elif self._ghosts.pop(pid, None) is not None:
                     self.unseen += 1
         if not complete:
@@ -180,13 +181,18 @@ class Tree:
             for process in list(self.live.values()):
                 for child in self._children_of(process, True):
                     self.add(child, CHILDREN)
-        return ended
 
     def drop(self, process: Tracked) -> None:
         """Follow a process no more."""
         process.gone = True
         self.live.pop(process.pid, None)
+        self._last_pid.forget()  # its number may be another's already
         process.close()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        if self.events is not None:
+            self.events.close()
 
     def account_for_children(self, process: Tracked, faults: int, gone: Iterable[Tracked]) -> None:
         """Count a missed child if a process inherited page faults and none of its known children ended."""

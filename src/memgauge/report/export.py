@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from memgauge.columns import MISSING
 from memgauge.errors import UsageError, missing_extra
-from memgauge.explain.recording import bands, summarise
+from memgauge.explain.bands import bands
+from memgauge.explain.recording import summarise
 from memgauge.storage import RunFile, Series
 
 FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")

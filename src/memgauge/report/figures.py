@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memgauge.errors import missing_extra
-from memgauge.explain.recording import Band, Recording, bands, summarise
+from memgauge.explain.bands import Band, bands
+from memgauge.explain.recorded import Recording
+from memgauge.explain.recording import summarise
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
 from memgauge.report.thinning import thin
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes
 
 # Points of all curves of one figure together: what a page of 8 MB has room for beside Plotly itself.
-MOST_POINTS = 80_000
+MOST_POINTS = 40_000
 _MOST_BANDS, _MOST_LINES, _MOST_STACKED = 150, 150, 12
 COLOURS = (
     "#4878d0",
@@ -36,7 +38,9 @@ _BANDS = (
     "rgba(214,95,95,.13)",
 )
 _GREY, _GRID = "#8a8f98", "rgba(128,128,128,.22)"
+_LINES = (("#d65f5f", "right"), ("#956cb4", "left"))
 _ROW_HEIGHT = 230
+_LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 
 
 class Panel(NamedTuple):
@@ -229,7 +233,7 @@ def _processor_panel(data: RunCurves, busy: list[tuple[str, Curve, dict[str, Any
         good = step > 0
         share = 100 * np.sum(grown, axis=0)[good] / (step[good] * 1000)
         curves.append(("CPU, 100 % is one core", Curve(times[1:][good] / 1e6, share), {}))
-    return Panel("CPU and GPU", "%", curves + busy)
+    return Panel("CPU and GPU" if busy else "CPU", "%", curves + busy)
 
 
 def _rates(data: RunCurves, kind: str, title: str, ways: Sequence[str]) -> Panel:
@@ -277,17 +281,15 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
                 col=1,
             )
             colour += 1
-        for text, height in panel.lines:
+        for number, (text, height) in enumerate(panel.lines):
+            ink, side = _LINES[number % len(_LINES)]  # at either end: two that are close must not overlap
             figure.add_hline(
                 y=height,
-                line={"dash": "dash", "width": 1.2, "color": "#d65f5f"},
+                line={"dash": "dash", "width": 1.2, "color": ink},
                 row=place,
                 col=1,
-                annotation={
-                    "text": label(text, 100),
-                    "font": {"size": 11, "color": "#d65f5f"},
-                    "xanchor": "right",
-                },
+                annotation={"text": label(text, 100), "font": {"size": 11, "color": ink}},
+                annotation_position=f"top {side}",
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
     _draw_phases(figure, spans, marks)
@@ -357,8 +359,8 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
                 "layer": "below",
             }
         )
-        if (few or len(notes) < 40) and x1 - x0 >= 0.05 * span_s:
-            title = band.name if band.value is None else f"{band.name} {band.value}"
+        title = band.name if band.value is None else f"{band.name} {band.value}"
+        if (few or len(notes) < 40) and x1 - x0 >= _LETTER * min(len(title), 20) * span_s:
             notes.append(_note(x0, 1.0 + 0.02 * (band.depth % 2), title))
     for mark in marks[:_MOST_LINES]:
         x = mark.time_us / 1e6
@@ -456,6 +458,7 @@ def styled(figure: Any, height: int) -> Any:
         plot_bgcolor="rgba(0,0,0,0)",
         font={"color": _GREY, "family": "system-ui, sans-serif", "size": 12},
         hovermode="x unified",
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": _GREY, "activecolor": COLOURS[0]},
         hoverlabel={"bgcolor": "#2b2f36", "font": {"color": "#f0f0f0"}},
         legend={"groupclick": "toggleitem", "font": {"size": 11}},
         margin={"l": 95, "r": 20, "t": 50, "b": 45},

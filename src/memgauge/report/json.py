@@ -6,6 +6,7 @@ Quantities are raw integers with the unit in the key; what is unknown is null.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import msgspec
 
 from memgauge.errors import FileFormatError, UsageError
 from memgauge.explain.compare import Comparison
+from memgauge.explain.recorded_account import account_of
 from memgauge.records import Account, Estimate, Measurement
+from memgauge.storage import RunFile, is_run_file
 
 STDIN = "-"
 _KNOWN = ("memgauge.estimate/1", "memgauge.measurement/1")
@@ -47,12 +50,15 @@ def _plain(value: Any) -> Any:
 
 
 def read_account(path: str | Path) -> Estimate | Measurement:
-    """Return the estimate or measurement that a JSON file holds; `-` is standard input.
+    """Return the estimate or measurement that a JSON file or a run file holds; `-` is standard input.
 
     Raises:
         UsageError: There is no such file, or it cannot be read.
         FileFormatError: It is damaged, of another kind, or made by a newer version.
     """
+    if str(path) != STDIN and is_run_file(Path(os.path.expanduser(path))):
+        with RunFile(os.path.expanduser(path)) as run:
+            return account_of(run)
     name = "standard input" if str(path) == STDIN else str(path)
     return decode_account(_read(path), name)
 

@@ -25,7 +25,7 @@ p { margin: 4px 0; } .faint { color: var(--faint); } .warn { color: var(--warn);
 table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
   border-bottom: 1px solid var(--line); } td.number { text-align: right; white-space: nowrap; }
-td.long { overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
+td { white-space: nowrap; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
 """
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memgauge.explain.recording import PhaseOf, ProcessOf, Recording, RecordingNote, relative
+from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recording import relative
 from memgauge.report.tables import grid, plain
 from memgauge.units import format_bytes, format_duration
 
@@ -77,7 +78,7 @@ def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
     rows = list(phases)
     with_device = any(p.device_peak_bytes is not None for p in rows)
     columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"] + (
-        ["torch's peak"] if with_device else []
+        ["framework's peak"] if with_device else []
     )
     table = grid(*columns)
     for phase in rows[:_MOST_PHASES]:

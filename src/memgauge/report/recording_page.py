@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memgauge.explain.recording import Recording
+from memgauge.explain.recorded import Recording
 from memgauge.report.figures import RunCurves, estimate_of, overlay, process_stack, timeline
 from memgauge.report.page import escaped, figure, page, shortened, table
 from memgauge.storage import RunFile
@@ -92,7 +92,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
                 "peak of its process ",
                 "kind",
                 "highest tree RSS ",
-                "torch's peak ",
+                "framework's peak ",
             ),
             [
                 (

@@ -1,6 +1,7 @@
 """Measure resident memory and time: really run the workload with nothing looking on.
 
-No hooks and no profiler, since both take memory of their own. The kernel keeps
+No hooks and no profiler, since both take memory of their own; only a recording that
+looks on is told of phases. The kernel keeps
 the highest resident size (VmHWM); it is reset after everything is imported, so
 that the peak is the run's own and exact, not sampled.
 """
@@ -18,6 +19,7 @@ import msgspec
 import torch
 
 from memgauge.frameworks.torch import protocol
+from memgauge.monitor.marks import phase
 from memgauge.workload import Workload
 
 _STATUS = Path("/proc/self/status")
@@ -63,6 +65,7 @@ def bare_run(workload: Workload, *, steps: int, device: str, report: Callable[[B
         protocol.run(workload, observer, torch.device(device), steps)
     finally:
         observer.say()
+        observer.end_phase()
 
 
 class _Watch:
@@ -74,15 +77,29 @@ class _Watch:
         resident = resident_bytes()
         self.run = BareRun(baseline_bytes=resident, peak_bytes=resident, instrument=instrument)
         self.say()
+        self._phase: phase | None = None
+        self._begin_phase("setup")
 
     def say(self) -> None:
         self.run.peak_bytes = max(self.run.peak_bytes, resident_bytes("VmHWM"))
         self._report(self.run)
 
+    def _begin_phase(self, name: str, value: object = None) -> None:
+        self._phase = phase(name, value)
+        self._phase.__enter__()
+
+    def end_phase(self) -> None:
+        """Close the phase that is open; what it peaked at must have been read, since a boundary resets it."""
+        if self._phase is not None:
+            self._phase.__exit__(None, None, None)
+            self._phase = None
+
     def built(self, objects: Any) -> None:
         self.say()
+        self.end_phase()
 
     def step_begins(self, number: int) -> None:
+        self._begin_phase("step", number)
         self._begin = time.perf_counter_ns()
 
     def batch_made(self) -> None:
@@ -91,4 +108,5 @@ class _Watch:
     def step_ended(self, number: int) -> bool:
         self.run.step_ns.append(time.perf_counter_ns() - self._begin)
         self.say()
+        self.end_phase()
         return False

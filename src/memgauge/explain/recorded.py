@@ -1,0 +1,117 @@
+"""What a recording says, as records: peaks with their kind, phases, processes, devices, lanes, notes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One highest value: of what, how much, and how much that can be trusted."""
+
+    name: str
+    bytes: int
+    kind: str  # exact, lower bound, upper bound
+    instrument: str
+    reason: str = ""
+    at_us: int | None = None
+
+
+class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
+    """All phases of one name."""
+
+    name: str
+    count: int
+    total_us: int
+    peak_bytes: int | None  # highest resident size of the process that declared it
+    peak_kind: str
+    tree_peak_bytes: int | None  # highest sum over the tree, sampled
+    device_peak_bytes: int | None = None  # torch's own peak of allocated bytes, if it says
+    device_peak_kind: str = ""
+    unfinished: int = 0
+
+
+class ProcessOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the tree."""
+
+    pid: int
+    name: str
+    command: str
+    began_us: int
+    gone_us: int | None
+    ended: str | None
+    cpu_ns: int | None
+    peak_bytes: int | None
+    peak_kind: str
+    peak_reason: str = ""
+    pss_peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
+
+
+class LaneOf(msgspec.Struct, frozen=True, kw_only=True):
+    """How one lane really ran."""
+
+    name: str
+    asked_us: int
+    ticks: int
+    median_us: int | None
+    longest_us: int | None
+
+
+class RecordingNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that could not be read or was missed."""
+
+    time_us: int
+    topic: str
+    text: str
+    remedy: str
+
+
+class DeviceOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU over the run."""
+
+    name: str
+    identity: str
+    total_bytes: int | None
+    peak_used_bytes: int | None
+    energy_mj: int | None
+    pcie_received_bytes: int | None
+    pcie_sent_bytes: int | None
+    mean_utilisation_percent: float | None
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.recording/1"):
+    """What one run file says."""
+
+    file: str
+    command: list[str] | None
+    title: str | None
+    host: str
+    started_unix_ns: int | None
+    duration_us: int
+    state: str  # ended, recording, lost
+    ended: str
+    exit_code: int | None
+    signal: str | None
+    out_of_memory: bool
+    peaks: tuple[PeakOf, ...]
+    average_used_bytes: int | None  # of the system, as Mahendran (2021) gives it
+    cpu_ns: int | None
+    mean_cores: float | None
+    phases: tuple[PhaseOf, ...]
+    processes: tuple[ProcessOf, ...]
+    devices: tuple[DeviceOf, ...]
+    cpu_energy_uj: int | None
+    disk_read_bytes: int | None
+    disk_written_bytes: int | None
+    network_received_bytes: int | None
+    network_sent_bytes: int | None
+    lanes: tuple[LaneOf, ...]
+    unseen_processes: int
+    unseen_is_exact: bool
+    marks: int
+    marks_lost: int
+    sampler_share_of_core: float | None
+    sampler_peak_bytes: int | None
+    notes: tuple[RecordingNote, ...]
+    damage: tuple[str, ...]
+    unknown: dict[str, str] = {}

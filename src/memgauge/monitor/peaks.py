@@ -1,0 +1,217 @@
+"""Exact highest values: from the kernel's own marks, reset at phases by their one owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memgauge.monitor.clock import Clock
+from memgauge.monitor.launch import Job
+from memgauge.monitor.listening import Heard, PeakLock
+from memgauge.monitor.notes import Notes
+from memgauge.monitor.processes import TICK_US, Tracked
+from memgauge.monitor.tree import Tree
+from memgauge.storage import PeakRow, RunWriter
+
+HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
+BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
+_PAST = "it may have been reached before the recording began"
+
+
+@dataclass(slots=True)
+class _Phase:
+    """A phase that is open: its highest value so far, None once it cannot be exact any more."""
+
+    mark: int
+    name: str
+    highest_bytes: int | None
+
+
+class Peaks:
+    """Highest resident sizes of processes, of their phases, and of the command and its children.
+
+    Args:
+        writer: Where peaks and marks go.
+        tree: The processes that are followed.
+        notes: Is told when another recording owns the counters.
+        clock: The clock of the run.
+    """
+
+    def __init__(self, writer: RunWriter, tree: Tree, notes: Notes, clock: Clock) -> None:
+        self._writer, self._tree, self._notes, self._clock = writer, tree, notes, clock
+        self._phases: dict[int, list[_Phase]] = {}  # pid -> open phases, the innermost last
+        self.job: Job | None = None
+        self.root: Tracked | None = None
+        self.largest_bytes = 0  # the largest of the command and all that it waited for, once it has ended
+
+    # ------------------------------------------------------------------ one process
+
+    def claim(self, process: Tracked) -> None:
+        """Take the right to reset a process's highest resident size, and reset it if it has a past."""
+        process.hwm_kind = "exact"
+        process.has_past = self._clock.born_us(process.started_ticks) < -TICK_US
+        try:
+            process.lock = PeakLock(process.pid, process.started_ticks)
+        except OSError:
+            process.hwm_kind = "other"
+            self._notes.say(
+                "peaks",
+                "another recording may reset the highest resident sizes of this job, so peaks here are lower bounds",
+                "end the other recording, or read the peaks in its file",
+            )
+            return
+        if process.has_past and not process.reset_highest():
+            process.hwm_kind = "past"
+
+    def owns(self, pid: int | None) -> bool:
+        """Return whether this recording may reset the peak of a process."""
+        if pid is None:
+            return False
+        if pid not in self._tree.live:
+            self._tree.look(self._clock.now_us())
+        process = self._tree.live.get(pid)
+        return process is not None and process.hwm_kind != "other" and process.lock is not None
+
+    def read_changed(self, now_us: int) -> None:
+        """Read the peaks of processes that moved since the last look, and of the others now and then."""
+        for process in self._tree.live.values():
+            resident = process.resident[-1] if process.resident else 0
+            if resident != process.looked_bytes or now_us - process.hwm_read_us >= HIGHEST_US:
+                process.looked_bytes = resident
+                self.read(process, now_us)
+
+    def read(self, process: Tracked, now_us: int) -> None:
+        """Read the highest resident size of one process."""
+        try:
+            highest = process.read_highest()
+        except OSError:
+            return
+        if highest is not None:
+            process.hwm_bytes = max(process.hwm_bytes, highest)
+            process.hwm_read_us = now_us
+
+    def keep_changed(self, now_us: int) -> None:
+        """Put into the file what grew."""
+        for process in self._tree.live.values():
+            if process.hwm_bytes != process.kept_bytes:
+                process.kept_bytes = process.hwm_bytes
+                self.keep(process, now_us, is_alive=True)
+
+    def keep(self, process: Tracked, now_us: int, *, is_alive: bool) -> None:
+        """Put the peak of one process into the file, with its kind."""
+        highest, instrument = process.hwm_bytes, "VmHWM"
+        kind, reason = _kind_of(process, now_us, is_alive=is_alive)
+        if not process.hwm_read_us:
+            highest, instrument = max(process.resident, default=0), process.instrument
+        if process is self.root and self.job is not None and self.largest_bytes:
+            sampled = highest
+            highest, kind, reason = self._of_root(highest, kind, reason)
+            if highest != sampled:
+                instrument = "wait4, ru_maxrss"
+        if highest:
+            self._writer.set_peak(
+                PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
+            )
+
+    def _of_root(self, highest: int, kind: str, reason: str) -> tuple[int, str, str]:
+        """Return the command's own peak, now that wait4 told the largest of it and its children."""
+        assert self.job is not None
+        largest = self.largest_bytes
+        if largest <= self.job.launcher_bytes:
+            # The number includes what the launcher held; VmHWM is what is left to know it by.
+            if highest:
+                return (
+                    highest,
+                    "lower bound",
+                    reason or "the command was gone before its last peak could be read",
+                )
+            return largest, "upper bound", BELOW_LAUNCHER
+        others = any(p is not self.root for p in self._tree.live.values())
+        alone = not others and self._tree.joined <= 1 and self._tree.unseen == 0
+        if largest <= highest or alone:
+            return max(largest, highest), "exact", ""
+        return highest, "lower bound", reason
+
+    def keep_largest(self, process: int | None = None) -> None:
+        """Keep what wait4 told: the largest of the command and its children, or of a process never seen."""
+        if not self.largest_bytes or self.job is None:
+            return
+        exact = self.largest_bytes > self.job.launcher_bytes
+        instrument = "wait4, ru_maxrss"
+        if process is None:
+            instrument += ": the command and all that it waited for"
+        self._writer.set_peak(
+            PeakRow(
+                "largest_process_bytes" if process is None else "rss_bytes",
+                self.largest_bytes,
+                "exact" if exact else "upper bound",
+                instrument,
+                "" if exact else BELOW_LAUNCHER,
+                process,
+                None,
+                None,
+            )
+        )
+
+    # ------------------------------------------------------------------ phases
+
+    def hear(self, heard: Iterable[Heard]) -> bool:
+        """Put what processes said into the file; returns whether a phase began or ended."""
+        boundary = False
+        for said in heard:
+            time_us = self._clock.of(said.time_ns)
+            mark = self._writer.add_mark(time_us, said.pid, said.kind, said.name, said.value, said.facts)
+            if said.kind != "mark":
+                boundary = True
+                self._bound(said, mark)
+        return boundary
+
+    def _bound(self, said: Heard, mark: int) -> None:
+        stack = self._phases.setdefault(said.pid, [])
+        process = self._tree.live.get(said.pid)
+        highest = said.highest_bytes  # since the boundary before this one
+        if highest is not None:
+            if process is not None:
+                process.hwm_bytes = max(process.hwm_bytes, highest)
+            for phase in stack:
+                if phase.highest_bytes is not None:
+                    phase.highest_bytes = max(phase.highest_bytes, highest)
+        elif process is not None and process.hwm_kind == "other":
+            for phase in stack:
+                phase.highest_bytes = None
+        if said.kind == "begin":
+            stack.append(_Phase(mark, said.name, None if highest is None else 0))
+            return
+        for place in range(len(stack) - 1, -1, -1):
+            if stack[place].name == said.name:
+                self._keep_phase(stack.pop(place), process)
+                return
+
+    def _keep_phase(self, phase: _Phase, process: Tracked | None) -> None:
+        if not phase.highest_bytes:
+            return
+        number = None if process is None else process.id
+        instrument = "VmHWM, reset at the phase's boundaries"
+        self._writer.set_peak(
+            PeakRow("rss_bytes", phase.highest_bytes, "exact", instrument, "", number, None, phase.mark)
+        )
+
+    def forget(self, process: Tracked) -> None:
+        """Let go of a process that is gone."""
+        if process.lock is not None:
+            process.lock.release()  # type: ignore[attr-defined]
+        self._phases.pop(process.pid, None)
+
+
+def _kind_of(process: Tracked, now_us: int, *, is_alive: bool) -> tuple[str, str]:
+    """Return what a process's highest value is worth, and why it is no more."""
+    if not process.hwm_read_us:
+        return "lower bound", "highest sample; it was gone before its peak could be read"
+    if process.hwm_kind == "other":
+        return "lower bound", "another recording resets it"
+    if process.hwm_kind == "past":
+        return "upper bound", _PAST
+    if is_alive:
+        return "exact", ""
+    late_ms = max(0, now_us - process.hwm_read_us) / 1000
+    return "lower bound", f"last read {late_ms:.0f} ms before the process was found gone"

@@ -1,0 +1,267 @@
+"""What the lanes read of processes and of the machine, and the columns that it goes to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+from memgauge.monitor.cgroup import Group
+from memgauge.monitor.clock import Clock
+from memgauge.monitor.machine import Counters, Memory
+from memgauge.monitor.notes import Notes
+from memgauge.monitor.processes import TICK_US, Tracked
+from memgauge.monitor.tree import Tree
+from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
+
+SHARES_BUDGET = 0.003  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
+_SLOW_METRICS = {
+    "pss_bytes": "/proc/PID/smaps_rollup",
+    "uss_bytes": "/proc/PID/smaps_rollup",
+    "threads": "/proc/PID/stat",
+    "open_files": "/proc/PID/fd",
+    "minor_faults": "/proc/PID/stat",
+    "major_faults": "/proc/PID/stat",
+}
+
+
+class ProcessReadings:
+    """Resident memory, CPU time, shares of pages and counts of every process of the tree.
+
+    Args:
+        writer: Has the lanes fast, cpu and slow.
+        tree: The processes that are followed.
+        notes: Is told what may not be read.
+    """
+
+    def __init__(self, writer: RunWriter, tree: Tree, notes: Notes) -> None:
+        self._writer, self._tree, self._notes = writer, tree, notes
+        self._fast, self._cpu, self._slow = (writer.lane(name) for name in ("fast", "cpu", "slow"))
+        self._gone_lately: list[Tracked] = []  # since the last reading of CPU time
+        self._shares_left_us, self._looked_us = float(SHARES_AHEAD_US), 0
+        self._state: list[tuple[int, int, int, int]] = []  # of all processes, when shares were read
+
+    def begin(self, process: Tracked) -> None:
+        """Open the columns of a process that joined."""
+        rss = self._writer.add_series("fast", "rss_bytes", process.instrument, process=process.id)
+        process.resident = self._fast.column(rss)
+        cpu = self._writer.add_series(
+            "cpu", "cpu_ns", "/proc/PID/stat", process=process.id, refresh_us=TICK_US
+        )
+        process.cpu = self._cpu.column(cpu)
+        process.series += [(self._fast, rss), (self._cpu, cpu)]
+
+    def end(self, process: Tracked) -> None:
+        """Close the columns of a process that is gone."""
+        for lane, series in process.series:
+            lane.close_column(series)
+        self._gone_lately.append(process)
+
+    def read_fast(self) -> list[Tracked]:
+        """Read what is resident; returns who is gone."""
+        gone: list[Tracked] = []
+        for process in self._tree.live.values():
+            try:
+                resident = process.read_resident()
+                if resident == 0:
+                    if process.is_over():
+                        gone.append(process)
+                        continue
+                    process.follow_other_thread()
+                    resident = process.read_resident()
+            except OSError:
+                gone.append(process)
+                continue
+            process.resident.append(resident)
+        return gone
+
+    def read_cpu(self) -> list[Tracked]:
+        """Read CPU times; returns who is gone."""
+        gone = []
+        for process in self._tree.live.values():
+            try:
+                cpu_ns, childrens_faults = process.read_counts()
+            except OSError:
+                gone.append(process)
+                continue
+            process.cpu.append(cpu_ns)
+            if childrens_faults != process.children_faults:
+                self._tree.account_for_children(process, childrens_faults, self._gone_lately)
+        self._gone_lately = []
+        return gone
+
+    def read_slow(self, now_us: int) -> None:
+        """Read shares, where they may have changed and the budget allows it, and counts."""
+        processes = list(self._tree.live.values())
+        state = [(p.id, *p.faults, p.resident[-1] if p.resident else 0) for p in processes]
+        earned = (now_us - self._looked_us) * SHARES_BUDGET
+        self._shares_left_us = min(SHARES_AHEAD_US, self._shares_left_us + earned)
+        self._looked_us = now_us
+        # Shares change by faults, by giving pages back, and by who is there: by nothing else.
+        is_same, may_read = state == self._state, self._shares_left_us > 0
+        began = time.thread_time_ns()
+        for process in processes:
+            self._read_slow_of(process, is_same, may_read)
+        if may_read and not is_same:
+            self._shares_left_us -= (time.thread_time_ns() - began) / 1000
+            self._state = state
+
+    def _read_slow_of(self, process: Tracked, is_same: bool, may_read: bool) -> None:
+        columns = process.columns or self._slow_columns(process)
+        shares = process.shares if is_same else None
+        if shares is None:
+            shares = self._read_shares(process) if may_read else None
+            process.shares = shares
+        files = MISSING
+        if "files" not in process.unread:
+            try:
+                files = process.count_files()
+            except PermissionError:
+                self._cannot(process, "files", "the number of open files")
+            except OSError:
+                process.unread.add("files")
+        pss, uss = shares or (MISSING, MISSING)
+        values = (pss, uss, process.threads, files, *process.faults)
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
+
+    def _read_shares(self, process: Tracked) -> tuple[int, int] | None:
+        if "shares" in process.unread:
+            return None
+        try:
+            return process.read_shares()
+        except PermissionError:
+            self._cannot(process, "shares", "PSS and USS")
+        except OSError:
+            process.unread.add("shares")
+        return None
+
+    def _slow_columns(self, process: Tracked) -> list[Any]:
+        for metric, instrument in _SLOW_METRICS.items():
+            series = self._writer.add_series("slow", metric, instrument, process=process.id)
+            process.series.append((self._slow, series))
+            process.columns.append(self._slow.column(series))
+        return process.columns
+
+    def _cannot(self, process: Tracked, what: str, title: str) -> None:
+        process.unread.add(what)
+        self._notes.say(
+            "permission",
+            f"{title} of process {process.pid} ({process.name}) may not be read by this user",
+            "run memgauge as the user of the job, or as root",
+        )
+
+
+class MachineReadings:
+    """The machine's memory and counters, and what the sampler itself takes."""
+
+    def __init__(self, writer: RunWriter, clock: Clock, notes: Notes) -> None:
+        self._clock, self._notes = clock, notes
+        self._memory, self._counters = Memory(), Counters()
+        writer.set(memory_total_bytes=self._memory.total_bytes())
+        if self._counters.energy_reason:
+            notes.say(
+                "energy",
+                self._counters.energy_reason,
+                "run memgauge as root, or: chmod a+r /sys/class/powercap/*/energy_uj",
+            )
+        used = "/proc/meminfo: total − free − buffers − cached"
+        self._used = _column(writer, "fast", "system_used_bytes", used)
+        self._available = _column(writer, "fast", "system_available_bytes", "/proc/meminfo: MemAvailable")
+        self._machine = [
+            _column(writer, "medium", metric, instrument, refresh)
+            for metric, instrument, refresh in self._counters.metrics()
+        ]
+        self._own_cpu = _column(writer, "slow", "sampler_cpu_ns", "clock_gettime, process CPU time")
+        self._own_rss = _column(writer, "slow", "sampler_rss_bytes", "/proc/self/statm")
+        self._wall = _column(writer, "slow", "wall_clock_ns", "clock_gettime, real time")
+
+    def read_fast(self) -> None:
+        """Read what the system uses, and what it could give."""
+        used, available = self._memory.read()
+        self._used.append(used)
+        self._available.append(available)
+
+    def read_medium(self) -> None:
+        """Read counters of pressure, disk, network and energy."""
+        for column, value in zip(self._machine, self._counters.read(), strict=True):
+            column.append(value)
+
+    def read_slow(self, now_us: int) -> None:
+        """Read the sampler's own cost, and the wall clock."""
+        self._own_cpu.append(time.process_time_ns())
+        self._own_rss.append(_own_resident())
+        wall, moved = self._clock.read_wall(now_us)
+        self._wall.append(wall)
+        if moved:
+            self._notes.say(
+                "clock",
+                f"the system's clock was set by {moved / 1e9:+.1f} s; times here do not depend on it",
+                again=True,
+            )
+
+
+class GroupReadings:
+    """The job's control group: what it is charged, and its peak.
+
+    Args:
+        writer: Has the lane slow.
+        group: The group; None where there is none to read.
+    """
+
+    def __init__(self, writer: RunWriter, group: Group | None) -> None:
+        self._writer, self._group = writer, group
+        if group is None:
+            return
+        self._columns = [
+            _column(writer, "slow", f"cgroup_{what}bytes", f"cgroup v{group.names.version}, {source}")
+            for what, source in (
+                ("", group.names.current),
+                ("anonymous_", "memory.stat"),
+                ("file_", "memory.stat"),
+            )
+        ]
+        writer.set(cgroup={"folder": str(group.folder), "is_own": group.is_own})
+
+    def read_slow(self) -> None:
+        """Read what it is charged now, and keep its peak."""
+        if self._group is None:
+            return
+        try:
+            now = self._group.read()
+        except (OSError, ValueError):
+            now = (MISSING, MISSING, MISSING)
+        for column, value in zip(self._columns, now, strict=True):
+            column.append(value)
+        self.keep_peak()
+
+    def keep_peak(self) -> None:
+        """Put its peak into the file."""
+        assert self._group is not None
+        with contextlib.suppress(OSError, ValueError):
+            kind, reason = self._group.kind()
+            peak = self._group.read_peak()
+            self._writer.set_peak(
+                PeakRow("cgroup_bytes", peak, kind, self._group.instrument, reason, None, None, None)
+            )
+
+    def close(self) -> None:
+        """Keep the last of it, and let go."""
+        if self._group is not None:
+            self.keep_peak()
+            self._group.close()
+
+
+def _column(writer: RunWriter, lane: str, metric: str, instrument: str, refresh_us: int | None = None) -> Any:
+    opened: Lane = writer.lane(lane)
+    return opened.column(writer.add_series(lane, metric, instrument, refresh_us=refresh_us))
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _own_resident() -> int:
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        return int(file.read(64).split()[1]) * _PAGE
