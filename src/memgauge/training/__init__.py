@@ -42,7 +42,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
         widths: Hidden layers of the MLP; (128, 64) if None.
         mode: `train` or `infer`.
         image_size: Height and width that pictures are enlarged or reduced to; the network's own if None.
-        seed: Of the weights, the order of the batches and the generated data.
+        seed: Of the weights and of the order of the batches.
         options: The network's own arguments (`width`, `layers`, …), and of any network `threads`,
             `device` (`cpu`, `cuda`; the GPU that is here if not given) and `feed` (`batches`, or
             `arrays`: the data set handed to the framework as a whole).
@@ -147,12 +147,8 @@ def train(training: Training) -> Outcome:
         As `check`; and whatever the framework raises, out-of-memory errors included.
     """
     check(training)
-    if training.framework == "torch":
-        from memgauge.training.torch_loop import train_torch as run
-    elif training.framework == "keras":
-        from memgauge.training.keras_loop import train_keras as run
-    else:
-        from memgauge.training.sklearn_loop import train_sklearn as run
+    from memgauge.training.preparing import run
+
     return run(training)
 
 

@@ -34,9 +34,7 @@ class Network:
 _BOTH = ("torch", "keras")
 NETWORKS: dict[str, Network] = {
     "mlp": Network(_BOTH, "vector", {}),
-    "torres-cnn": Network(
-        _BOTH, "picture", {"filters": str, "units": int}, least_size=18, has_classes=False
-    ),
+    "torres-cnn": Network(_BOTH, "picture", {"filters": str, "units": int, "classes": int}, least_size=18),
     "alexnet": Network(_BOTH, "picture", {"classes": int, "width": int}, 224, 63),
     "vgg16": Network(_BOTH, "picture", {"blocks": str, "classes": int, "width": int}, 224, 32),
     "dcgan": Network(_BOTH, "reals", {"width": int}, 64, 8, has_classes=False),
@@ -49,8 +47,6 @@ NETWORKS: dict[str, Network] = {
     "googlenet": Network(("torch",), "picture", {"classes": int}, 224, 32),
     "resnet50": Network(("torch",), "picture", {"classes": int, "blocks": str, "width": int}, 224, 32),
 }
-# What Torres's network has been given as its number of classes in the zoo.
-TORRES_CLASSES = 10
 # Estimators of scikit-learn: which learn batch by batch (`partial_fit`), and which take all data at once.
 INCREMENTAL = ("sgd-classifier", "mlp-classifier", "perceptron", "gaussian-nb")
 WHOLE = (
