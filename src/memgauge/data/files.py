@@ -245,8 +245,8 @@ def _unpack(arrived: Path, what: Description) -> None:
                     with source, (folder / name).open("wb") as file:
                         shutil.copyfileobj(source, file)
     else:
-        with gzip.open(arrived) as source, (folder / arrived.stem).open("wb") as file:
-            shutil.copyfileobj(source, file)
+        with gzip.open(arrived) as unzipped, (folder / arrived.stem).open("wb") as file:
+            shutil.copyfileobj(unzipped, file)
     arrived.unlink()
 
 

@@ -15,7 +15,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def read_idx(path: Path, dimensions: int, *, mapped: bool = False, rows: int | N
     if mapped and zipped:
         raise FileFormatError(f"{path}: a gzipped file cannot be mapped; run: gunzip --keep {path}")
     try:
-        with gzip.open(path) if zipped else path.open("rb") as file:
+        with _opened(path, zipped) as file:
             shape, start = _header(path, file, dimensions)
             if not zipped:
                 check_size(path, start + math.prod(shape), "sizes in its header")
@@ -82,6 +82,10 @@ def check_size(path: Path, expected: int, why: str) -> None:
         )
 
 
+def _opened(path: Path, zipped: bool) -> Any:
+    return gzip.open(path) if zipped else path.open("rb")
+
+
 def _header(path: Path, file: IO[bytes], dimensions: int) -> tuple[tuple[int, ...], int]:
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0":
@@ -98,7 +102,7 @@ def _header(path: Path, file: IO[bytes], dimensions: int) -> tuple[tuple[int, ..
 
 def _fill(path: Path, file: IO[bytes], values: Array) -> None:
     """Read into an array piece by piece, so that there is never a second copy."""
-    view = memoryview(values.reshape(-1)).cast("B") if values.size else memoryview(b"")
+    view: Any = values.reshape(-1)  # a view: it is contiguous
     done = 0
     while done < len(view):
         piece = file.read(min(_CHUNK, len(view) - done))
@@ -106,5 +110,5 @@ def _fill(path: Path, file: IO[bytes], values: Array) -> None:
             raise FileFormatError(
                 f"{path} is cut off: {done:,} of {len(view):,} values; fetch or copy it again"
             )
-        view[done : done + len(piece)] = piece
+        view[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
         done += len(piece)

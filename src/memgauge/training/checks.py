@@ -9,7 +9,7 @@ from memgauge.arguments import MODES, PRECISIONS, check_choice, check_positive
 from memgauge.data import catalogue, files
 from memgauge.data.loading import ACCESS
 from memgauge.errors import UsageError, missing_extra, nearest
-from memgauge.training import FRAMEWORKS, Training
+from memgauge.training import FRAMEWORKS, Training, keras_optimizers
 from memgauge.training.networks import (
     ACTIVATIONS,
     COMMON_OPTIONS,
@@ -26,7 +26,6 @@ from memgauge.training.networks import (
 TORCH_OPTIMIZERS = (
     "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop rprop sgd".split()
 )
-KERAS_OPTIMIZERS = "adadelta adagrad adam adamax adamw rmsprop sgd".split()
 SKLEARN_OPTIMIZERS = {"mlp-classifier": ("sgd", "adam")}
 _SKLEARN_ACTIVATIONS = ("relu", "tanh", "sigmoid")
 _PACKAGES = {
@@ -83,7 +82,9 @@ def _check_model(training: Training) -> None:
 
 def _check_optimizer(training: Training) -> None:
     name, _, arguments = training.optimizer.partition(",")
-    known: tuple[str, ...] = tuple(TORCH_OPTIMIZERS if training.framework == "torch" else KERAS_OPTIMIZERS)
+    known: tuple[str, ...] = tuple(
+        TORCH_OPTIMIZERS if training.framework == "torch" else keras_optimizers.NAMES
+    )
     if training.framework == "sklearn":
         known = SKLEARN_OPTIMIZERS.get(training.model, ("sgd",))
         if arguments:
@@ -91,6 +92,8 @@ def _check_optimizer(training: Training) -> None:
     check_choice(f"optimizer of {training.framework}", name, known)
     if any(part.strip().startswith("lr=") for part in arguments.split(",")):
         raise UsageError(f"optimizer {training.optimizer!r}: write the rate as learning_rate")
+    if training.framework == "keras":
+        keras_optimizers.keras_optimizer(training.optimizer, training.learning_rate)
 
 
 def _check_widths(training: Training) -> None:
@@ -138,6 +141,8 @@ def _check_options(training: Training) -> None:
             raise UsageError(f"option {name} is {value}; it must be at least 1")
     if "feed" in values:
         check_choice("feed", str(values["feed"]), FEEDS)
+        if values["feed"] == "arrays" and (training.model == "dcgan" or training.mode == "infer"):
+            raise UsageError("feed 'arrays' is for training a network that classifies or reads tokens")
 
 
 def _check_estimator(training: Training) -> None:

@@ -85,6 +85,21 @@ def samples(data: DataSet, inputs: Inputs, chosen: Array) -> tuple[Array, Array]
     return inputs.make(*data.take(chosen))
 
 
+def whole(data: DataSet, inputs: Inputs) -> tuple[Array, Array]:
+    """Return input and target for the whole data set: its own array where that is the input, else a copy."""
+    first = data.parts[0]
+    as_it_is = len(data.parts) == 1 and first.dtype == np.float32 and inputs.highest == 1
+    if as_it_is and inputs.takes == "picture" and first.shape[1:] == inputs.shape:
+        return first, data.labels.astype(np.int64)
+    target = (data.rows, *inputs.shape) if inputs.takes == "tokens" else (data.rows,)
+    x = np.empty((data.rows, *inputs.shape), np.int64 if inputs.takes == "tokens" else np.float32)
+    y = np.empty(target, np.int64)
+    for start in range(0, data.rows, 1000):
+        rows = slice(start, min(start + 1000, data.rows))
+        x[rows], y[rows] = samples(data, inputs, np.arange(rows.start, rows.stop))
+    return x, y
+
+
 def _bytes_of(pictures: Array, highest: float) -> Array:
     if pictures.dtype == np.uint8:
         return pictures

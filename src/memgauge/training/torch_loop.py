@@ -18,7 +18,7 @@ from memgauge.frameworks.torch.recipe import DTYPES
 from memgauge.monitor.marks import phase
 from memgauge.training import Outcome, Training
 from memgauge.training.checks import image_size
-from memgauge.training.inputs import Inputs, inputs_for, samples
+from memgauge.training.inputs import Inputs, inputs_for, samples, whole
 from memgauge.training.networks import COMMON_OPTIONS, DEFAULT_WIDTHS, NETWORKS, WITH_ACTIVATION
 from memgauge.training.preparing import versions_of
 from memgauge.training.progress import Progress
@@ -105,7 +105,7 @@ def _device(training: Training) -> torch.device:
 def _batches(training: Training, data: DataSet, workload: Workload, device: torch.device) -> Batches:
     """Return what makes a step's batch of tensors on the device from the chosen samples."""
     if training.model == "dcgan" and training.mode == "infer":
-        return lambda chosen: workload.batch(device)  # noise: the data set is not used
+        return lambda chosen: workload.batch(device)  # noise; the data set is not used
     inputs, dtype = inputs_for(training), DTYPES.get(training.precision, torch.float32)
     if training.options.get("feed") == "arrays":
         whole, targets = _as_tensors(data, inputs, dtype)
@@ -128,32 +128,17 @@ def _batch(inputs: Inputs, x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def _as_tensors(data: DataSet, inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the whole data set as tensors, as a `TensorDataset` holds it: one more copy, in the network's type."""
-    made, targets = [], []
-    for start in range(0, data.rows, 1000):
-        x, y = samples(data, inputs, np.arange(start, min(start + 1000, data.rows)))
-        if not made:
-            made.append(_empty(x, dtype, torch.device("cpu"), rows=data.rows))
-        _fill(made[0][start : start + len(x)], x)
-        targets.append(torch.from_numpy(y))
-    return made[0], torch.cat(targets)
+    """Return the whole data set as tensors, as a `TensorDataset` holds it: a copy in the network's type."""
+    x, y = whole(data, inputs)
+    return _tensor(x, dtype, torch.device("cpu")), torch.from_numpy(y)
 
 
 def _tensor(x: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    tensor = _empty(x, dtype, device, rows=len(x))
-    _fill(tensor, x)
-    return tensor
-
-
-def _empty(x: Array, dtype: torch.dtype, device: torch.device, *, rows: int) -> torch.Tensor:
-    """Make room for samples like x (B, height, width, channels), which torch has as (B, channels, height, width)."""
-    shape = (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
+    """Return a tensor of its own with x: (B, height, width, channels) becomes (B, channels, height, width)."""
+    turned = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
     kind = dtype if np.issubdtype(x.dtype, np.floating) else torch.int64
-    return torch.empty((rows, *shape), dtype=kind, device=device)
-
-
-def _fill(tensor: torch.Tensor, x: Array) -> None:
-    tensor.copy_(torch.from_numpy(x.transpose(0, 3, 1, 2) if x.ndim == 4 else x))
+    tensor = torch.empty(turned.shape, dtype=kind, device=device)
+    return tensor.copy_(torch.from_numpy(turned))
 
 
 def _accuracy(training: Training, data: DataSet, model: nn.Module, device: torch.device) -> float | None:
