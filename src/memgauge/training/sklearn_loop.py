@@ -124,5 +124,5 @@ def parameters_of(estimator: Any) -> int | None:
     if hasattr(estimator, "coefs_"):
         return sum(one.size for one in (*estimator.coefs_, *estimator.intercepts_))
     if isinstance(getattr(estimator, "coef_", None), np.ndarray):
-        return int(estimator.coef_.size + estimator.intercept_.size)
+        return int(estimator.coef_.size) + int(estimator.intercept_.size)
     return None
