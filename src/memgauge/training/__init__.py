@@ -43,9 +43,9 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
         mode: `train` or `infer`.
         image_size: Height and width that pictures are enlarged or reduced to; the network's own if None.
         seed: Of the weights and of the order of the batches.
-        options: The network's own arguments (`width`, `layers`, …), and of any network `threads`,
-            `device` (`cpu`, `cuda`; the GPU that is here if not given) and `feed` (`batches`, or
-            `arrays`: the data set handed to the framework as a whole).
+        options: The network's own arguments (`width`, `layers`, …) or those of an estimator; and of any
+            framework `threads`, `device` (`cpu` if not given, or `cuda`), `feed` (`batches`, or `arrays`: the
+            data set handed to the framework as a whole); of Keras `tf_bfc` and `jit_compile`.
     """
 
     framework: str = "torch"

@@ -139,6 +139,8 @@ def _check_options(training: Training) -> None:
             raise UsageError(f"option {name} is {value!r}; it must be of type {kind.__name__}")
         if kind is int and int(value) < 1:
             raise UsageError(f"option {name} is {value}; it must be at least 1")
+    if "device" in values:
+        check_choice("device", str(values["device"]), ("cpu", "cuda"))
     if "feed" in values:
         check_choice("feed", str(values["feed"]), FEEDS)
         if values["feed"] == "arrays" and (training.model == "dcgan" or training.mode == "infer"):

@@ -68,6 +68,10 @@ def run(training: Training, data: DataSet) -> Outcome:
 
 
 def _set_up(training: Training) -> None:
+    if training.options.get("device", "cpu") == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+    elif not tf.config.list_physical_devices("GPU"):
+        raise UsageError("device 'cuda': TensorFlow sees no GPU here; leave device out or write cpu")
     threads = int(training.options.get("threads") or os.environ.get("OMP_NUM_THREADS") or 0)
     if threads:
         try:

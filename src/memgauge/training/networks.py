@@ -62,7 +62,7 @@ ESTIMATORS = (*INCREMENTAL, *WHOLE)
 # Arguments of a training that are no network's own.
 COMMON_OPTIONS: dict[str, dict[str, type]] = {
     "torch": {"threads": int, "device": str, "feed": str, "checkpointing": bool},
-    "keras": {"threads": int, "feed": str, "tf_bfc": bool, "jit_compile": bool},
+    "keras": {"threads": int, "device": str, "feed": str, "tf_bfc": bool, "jit_compile": bool},
     "sklearn": {"threads": int},
 }
 FEEDS = ("batches", "arrays")

@@ -123,6 +123,7 @@ def parameters_of(estimator: Any) -> int | None:
     """Return how many numbers a linear model or a network has learned; None for trees and stored samples."""
     if hasattr(estimator, "coefs_"):
         return sum(one.size for one in (*estimator.coefs_, *estimator.intercepts_))
-    if isinstance(getattr(estimator, "coef_", None), np.ndarray):
-        return int(estimator.coef_.size) + int(estimator.intercept_.size)
+    weights = getattr(estimator, "coef_", None)
+    if isinstance(weights, np.ndarray):
+        return weights.size + int(np.size(estimator.intercept_))
     return None

@@ -47,11 +47,11 @@ def whole_gpu_notes(gpus: Any = None) -> Iterator[str]:
     """Give a note for each GPU of which TensorFlow takes everything that is free.
 
     Args:
-        gpus: TensorFlow's physical devices; those that are here if None.
+        gpus: TensorFlow's physical devices; those that it sees if None.
     """
     if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in _TRUE:
         return
-    for gpu in tf.config.list_physical_devices("GPU") if gpus is None else gpus:
+    for gpu in tf.config.get_visible_devices("GPU") if gpus is None else gpus:
         limited = any(one.memory_limit for one in tf.config.get_logical_device_configuration(gpu) or ())
         if limited or tf.config.experimental.get_memory_growth(gpu):
             continue

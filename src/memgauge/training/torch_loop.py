@@ -92,7 +92,7 @@ def run(training: Training, data: DataSet) -> Outcome:
 
 
 def _device(training: Training) -> torch.device:
-    name = str(training.options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    name = str(training.options.get("device", "cpu"))
     try:
         device = torch.device(name)
     except RuntimeError as error:
