@@ -125,5 +125,5 @@ def parameters_of(estimator: Any) -> int | None:
         return sum(one.size for one in (*estimator.coefs_, *estimator.intercepts_))
     weights = getattr(estimator, "coef_", None)
     if isinstance(weights, np.ndarray):
-        return weights.size + int(np.size(estimator.intercept_))
+        return int(weights.size + np.size(estimator.intercept_))
     return None
