@@ -140,7 +140,7 @@ def _open_floats(path: Path, shape: tuple[int, ...]) -> Array:
 
 
 def _digits(what: Description) -> DataSet:
-    """Read the digits that scikit-learn ships, without importing it: that would take 60 MiB."""
+    """Read the digits that scikit-learn ships, without importing it: that takes 148 MiB more (159 against 11; scikit-learn 1.9.1, Linux, 2026-11-21)."""
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise missing_extra("scikit-learn", "data")

@@ -17,6 +17,7 @@ from memgauge.training.networks import (
     FEEDS,
     INCREMENTAL,
     NETWORKS,
+    PIXEL_VALUES,
     WITH_ACTIVATION,
     Network,
     models_of,
@@ -163,11 +164,12 @@ def _check_estimator(training: Training) -> None:
 
 def _check_pictures(training: Training, what: catalogue.Description, network: Network) -> None:
     size = image_size(training, what, network)
-    if size is None:
+    if network.takes == "tokens":
+        _check_tokens(training, what)
         return
-    if size < network.least_size:
+    if size is not None and size < network.least_size:
         raise UsageError(f"image_size is {size}; {training.model} needs at least {network.least_size}")
-    if training.model == "dcgan" and size & (size - 1):
+    if training.model == "dcgan" and size is not None and size & (size - 1):
         raise UsageError(
             f"image_size is {size}; dcgan halves a picture down to 4: write 8, 16, 32, 64, 128, …"
         )
@@ -178,15 +180,17 @@ def _check_pictures(training: Training, what: catalogue.Description, network: Ne
     classes = int(training.options.get("classes", what.classes))
     if classes < what.classes:
         raise UsageError(f"classes is {classes}, but {what.name} has {what.classes}")
-    if network.takes == "tokens":
-        length = int(training.options.get("sequence_length", SEQUENCE_LENGTH))
-        if what.picture_values <= length:
-            raise UsageError(
-                f"sequence_length is {length}, but a picture of {what.name} has {what.picture_values} values, "
-                "and the last one is a target only"
-            )
-        if int(training.options.get("vocabulary", 256)) < 256:
-            raise UsageError("vocabulary must be at least 256: a token is one byte of a picture")
+
+
+def _check_tokens(training: Training, what: catalogue.Description) -> None:
+    length = int(training.options.get("sequence_length", SEQUENCE_LENGTH))
+    if what.picture_values <= length:
+        raise UsageError(
+            f"sequence_length is {length}, but a picture of {what.name} has {what.picture_values} values, "
+            "and the last one is a target only"
+        )
+    if int(training.options.get("vocabulary", PIXEL_VALUES)) < PIXEL_VALUES:
+        raise UsageError(f"vocabulary must be at least {PIXEL_VALUES}: a token is one byte of a picture")
 
 
 SEQUENCE_LENGTH = 35  # the zoo's default

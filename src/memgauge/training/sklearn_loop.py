@@ -122,7 +122,7 @@ def _vectors(pictures: Array, highest: float, kind: np.dtype[Any]) -> Array:
 def parameters_of(estimator: Any) -> int | None:
     """Return how many numbers a linear model or a network has learned; None for trees and stored samples."""
     if hasattr(estimator, "coefs_"):
-        return sum(one.size for one in (*estimator.coefs_, *estimator.intercepts_))
+        return sum(int(one.size) for one in (*estimator.coefs_, *estimator.intercepts_))
     weights = getattr(estimator, "coef_", None)
     if isinstance(weights, np.ndarray):
         return int(weights.size + np.size(estimator.intercept_))

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
-_TRUE = ("1", "true")
+_TRUE, _FALSE = ("1", "true"), ("0", "false")
 
 
 def memory_of() -> dict[str, int]:
@@ -43,20 +42,29 @@ def _peak(device: str) -> int | None:
         return None
 
 
-def whole_gpu_notes(gpus: Any = None) -> Iterator[str]:
-    """Give a note for each GPU of which TensorFlow takes everything that is free.
+def whole_gpu_notes() -> Iterator[str]:
+    """Give a note for each visible GPU of which TensorFlow takes everything that is free."""
+    for gpu in tf.config.get_visible_devices("GPU"):
+        limited = any(one.memory_limit for one in tf.config.get_logical_device_configuration(gpu) or ())
+        growth = bool(tf.config.experimental.get_memory_growth(gpu))
+        if takes_whole_gpu(limited, growth, os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")):
+            yield (
+                f"TensorFlow takes all free memory of {gpu.name} when it starts, less a reserve, whatever the "
+                "network: the device's memory says nothing about this training, tf_gpu_peak_bytes does. Set "
+                "TF_FORCE_GPU_ALLOW_GROWTH=true to see what it needs"
+            )
+
+
+def takes_whole_gpu(is_limited: bool, grows: bool, forced: str | None) -> bool:
+    """Return whether TensorFlow will take all of a GPU's free memory at its start.
 
     Args:
-        gpus: TensorFlow's physical devices; those that it sees if None.
+        is_limited: A memory limit is set for a logical device on it.
+        grows: Memory growth is on in the program.
+        forced: The value of `TF_FORCE_GPU_ALLOW_GROWTH`, which comes before the program's own setting.
     """
-    if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in _TRUE:
-        return
-    for gpu in tf.config.get_visible_devices("GPU") if gpus is None else gpus:
-        limited = any(one.memory_limit for one in tf.config.get_logical_device_configuration(gpu) or ())
-        if limited or tf.config.experimental.get_memory_growth(gpu):
-            continue
-        yield (
-            f"TensorFlow takes all free memory of {gpu.name} when it starts, less a reserve, whatever the network: "
-            "the device's memory says nothing about this training, tf_gpu_peak_bytes does. Set "
-            "TF_FORCE_GPU_ALLOW_GROWTH=true to see what it needs"
-        )
+    if is_limited:
+        return False
+    if forced is not None and forced.lower() in (*_TRUE, *_FALSE):
+        return forced.lower() in _FALSE
+    return not grows
