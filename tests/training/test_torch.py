@@ -13,7 +13,7 @@ from memgauge.workload import Workload
 SMALL = "synthetic:24x32x32x3"
 NETWORKS = [
     Training(model="mlp", data=SMALL, batch_size=6, widths=(50, 20), optimizer="adam"),
-    Training(model="mlp", data=SMALL, batch_size=6, precision="bfloat16", activation="gelu"),
+    Training(model="mlp", data=SMALL, batch_size=6, precision="float64", activation="gelu"),
     Training(model="torres-cnn", data=SMALL, batch_size=6, optimizer="sgd,momentum=0.9"),
     Training(model="torres-cnn", data="digits", batch_size=6, options={"filters": "4,5,6", "units": 7}),
     Training(model="alexnet", data=SMALL, batch_size=6, image_size=64, options={"width": 4}),

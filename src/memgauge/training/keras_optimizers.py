@@ -1,7 +1,8 @@
 """torch's optimizers in Keras: the same names, arguments and defaults. No framework is imported.
 
-The rules are the same up to where epsilon stands and how the bias is corrected; the state that they
-keep for each parameter, which is what takes memory, is the same.
+The rules are the same, up to the rounding of the bias correction; so is the state that they keep for each
+parameter, which is what takes memory. Where Keras adds epsilon under the root and torch behind it, the square
+of torch's is given.
 
 Source:
     Signatures of torch.optim 2.13 and keras.optimizers 3.15.
@@ -25,12 +26,13 @@ class _Kind:
     arguments: dict[str, tuple[str, Any]]
 
 
+_UNDER_ROOT = "epsilon under the root"
 _MOMENTS = {"betas": ("beta_1 beta_2", (0.9, 0.999)), "eps": ("epsilon", 1e-8)}
 _KINDS = {
     "adadelta": _Kind("Adadelta", {"rho": ("rho", 0.9), "eps": ("epsilon", 1e-6)}),
     "adagrad": _Kind(
         "Adagrad",
-        {"initial_accumulator_value": ("initial_accumulator_value", 0.0), "eps": ("epsilon", 1e-10)},
+        {"initial_accumulator_value": ("initial_accumulator_value", 0.0), "eps": (_UNDER_ROOT, 1e-10)},
     ),
     "adam": _Kind("Adam", {**_MOMENTS, "amsgrad": ("amsgrad", False)}),
     "adamax": _Kind("Adamax", _MOMENTS),
@@ -41,7 +43,7 @@ _KINDS = {
         "RMSprop",
         {
             "alpha": ("rho", 0.99),
-            "eps": ("epsilon", 1e-8),
+            "eps": (_UNDER_ROOT, 1e-8),
             "momentum": ("momentum", 0.0),
             "centered": ("centered", False),
         },
@@ -75,6 +77,9 @@ def keras_optimizer(text: str, learning_rate: float) -> tuple[str, dict[str, Any
     arguments: dict[str, Any] = {"learning_rate": learning_rate}
     for argument, (names, default) in kind.arguments.items():
         value = convert(argument, given[argument], type(default)) if argument in given else default
+        if names == _UNDER_ROOT:
+            arguments["epsilon"] = value**2
+            continue
         values = value if isinstance(value, tuple) else (value,)
         arguments |= dict(zip(names.split(), values, strict=True))
     return kind.name, arguments
