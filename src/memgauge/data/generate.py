@@ -38,7 +38,7 @@ def fill_floats(what: Description, pictures: Array) -> None:
     """Fill pictures (rows, height, width, channels) of float32 with numbers from 0 to 1, piece by piece."""
     random = np.random.default_rng(SEED)
     for rows in _pieces(what):
-        pictures[rows] = random.random(pictures[rows].shape, np.float32)
+        random.random(dtype=np.float32, out=pictures[rows])
 
 
 def labels_of(what: Description) -> Array:

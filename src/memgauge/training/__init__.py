@@ -153,11 +153,17 @@ def train(training: Training) -> Outcome:
 
 
 def baseline(training: Training) -> None:
-    """Import the framework and load the data as `train` does, and build nothing."""
+    """Import the framework and load the data as `train` does, and build nothing.
+
+    The data stay loaded until the process ends, so that its resident size can be read afterwards.
+    """
     from memgauge.training.preparing import prepare
 
     check(training)
-    prepare(training)
+    _kept.append(prepare(training))
+
+
+_kept: list[object] = []
 
 
 __all__ = [
