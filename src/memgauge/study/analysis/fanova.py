@@ -58,7 +58,7 @@ def importances(
     # A number of our own beside the seed: a design made with the same seed must not be one of the dummies.
     source = np.random.default_rng([seed, 0x6D656D])
     n = len(values)
-    whole = max(float(values.var()), 1e-12)
+    spread = max(float(values.var()), 1e-12)
     places = [_spread(len(f.levels)) for f in features]
     shares, dummies, explained = [], [], []
     curves: list[list[Floats]] = [[] for _ in features]
@@ -82,8 +82,9 @@ def importances(
                 found.append(_variance(curve, weights[j]))
                 if j < len(features):
                     curves[j].append(curve)
-            shares.append(np.array(found[: len(features)]) / whole)
-            dummies.append(np.array(found[len(features) :]) / whole)
+            whole = _whole(surrogate, predict, codes, source) + max(0.0, 1 - explained[-1]) * spread
+            shares.append(np.array(found[: len(features)]) / max(whole, 1e-12))
+            dummies.append(np.array(found[len(features) :]) / max(whole, 1e-12))
     return Shares(
         np.clip(shares, 0, 1),
         np.clip(dummies, 0, 1),
@@ -91,6 +92,14 @@ def importances(
         [np.array(c) for c in curves],
         np.array(explained),
     )
+
+
+def _whole(surrogate: Surrogate, predict: Any, codes: NDArray[np.int64], source: Any) -> float:
+    """Return the variance of the prediction where all parameters vary independently, as the curves assume."""
+    import numpy as np
+
+    rows = np.column_stack([source.choice(column, 5 * _MOST_ROWS) for column in codes.T])
+    return float(predict(surrogate.inputs(rows)).var())
 
 
 def _variance(curve: Floats, weights: Floats) -> float:
@@ -131,5 +140,5 @@ def _curve(predict: Any, base: NDArray[np.int64], j: int, at: NDArray[np.int64])
 
 def _r2(found: Floats, values: Floats) -> float:
     if len(values) < 2 or values.var() == 0:
-        return float("nan")
+        return 1.0
     return float(1 - ((found - values) ** 2).mean() / values.var())
