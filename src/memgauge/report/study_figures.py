@@ -78,7 +78,7 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
         shared_yaxes=True,
         vertical_spacing=0.28 / max(rows, 1),
     )
-    highest = max((t.figures[figure] for t in points), default=1)
+    heights = [t.figures[figure] for t in points] or [0, 1]
     for place, importance in enumerate(shown):
         at = {"row": place // _COLUMNS + 1, "col": place % _COLUMNS + 1}
         column = _values(points, importance.name)
@@ -120,7 +120,14 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
         numbers = [v for v in column if v is not None]
         if is_number and numbers and min(numbers) > 0 and max(numbers) > 30 * min(numbers):
             plot.update_xaxes(type="log", **at)
-    plot.update_yaxes(rangemode="tozero", **byte_ticks(float(highest)))
+    low, high = min(heights), max(heights)
+    edge = 0.06 * (high - low) or 0.01 * high
+    ticks = [
+        low + (high - low) * i / 4 for i in range(5)
+    ]  # bytes far from zero: the differences are what matters
+    plot.update_yaxes(
+        range=[low - edge, high + edge], tickvals=ticks, ticktext=[format_bytes(int(v)) for v in ticks]
+    )
     styled(plot, 60 + 250 * max(rows, 1))
     plot.update_layout(hovermode="closest")
     return plot

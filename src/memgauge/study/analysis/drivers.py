@@ -28,6 +28,8 @@ LEAST_TRIALS = 8  # below this nothing is fitted
 TRIALS_PER_PARAMETER = 10  # below this a design counts as small: the usual rule for computer experiments
 # (Loeppky, Sacks, Welch 2009, "Choosing the sample size of a computer experiment").
 SMALL_EFFECT = 1e-3  # of the variance: too little for a figure anybody plans by, and said to be
+CERTAIN = 5e-4  # p of the ANOVA below which it names a driver: one in two thousand that do nothing
+COULD_MATTER = 0.05  # a parameter that may explain so much and is not above the floor stays undecided
 _GROUPED_BY = ("framework", "optimizer", "precision", "mode", "machine")
 
 
@@ -160,6 +162,8 @@ def _explained(
     explained = float(np.nanmedian(found.explained))
     n, wanted = len(values), TRIALS_PER_PARAMETER * len(features)
     is_small = n < wanted
+    table = anova(columns, [float(v) for v in values])
+    tests = {r.name: r.p for r in table if r.p is not None}
     rows = []
     for j, f in enumerate(features):
         low, high = np.quantile(found.shares[:, j], [0.025, 0.975])
@@ -168,8 +172,10 @@ def _explained(
         mean = curves.mean(axis=0)
         # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
         # that has no effect both at once are rare, which benchmarks/studies counts.
-        is_driver = bool(np.quantile(found.shares[:, j], 0.05) > floor)
-        verdict = "driver" if is_driver else "undecided" if is_small and explained < 0.5 else "none"
+        # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
+        is_above = bool(np.quantile(found.shares[:, j], 0.05) > floor)
+        is_tested = share > floor and tests.get(f.name, 1.0) < CERTAIN
+        verdict = "driver" if is_above or is_tested else "undecided" if high > COULD_MATTER else "none"
         band = np.quantile(curves, [0.025, 0.975], axis=0)
         rows.append(
             Importance(
@@ -207,7 +213,7 @@ def _explained(
     return FigureAnalysis(
         **{**base, "explained": explained, "floor": floor},
         importances=tuple(rows),
-        anova=anova(columns, [float(v) for v in values]),
+        anova=table,
         mechanisms=mechanisms,
         warnings=tuple(warnings),
         conclusion=tuple(_figure_words(title, rows, floor, mechanisms)),
@@ -326,7 +332,7 @@ def _words(
         little = ", a small effect" if share < SMALL_EFFECT else ""
         return f"{name}: drives it{little}, {about}, {format_bytes(effect_bytes)} from end to end"
     if verdict == "undecided":
-        return f"{name}: cannot be told from noise here, {about}; the design is too small"
+        return f"{name}: cannot be told from noise here, {about}; more trials would tell"
     half = (high - low) / 2
     return f"{name}: no effect beyond noise ({100 * share:.1f} ± {100 * half:.1f} %)"
 
