@@ -63,8 +63,9 @@ def harvest(
     observed = read_result(folder, OBSERVED)
     if observed is not None:
         figures |= observed.figures
-    if baseline is not None and "peak_resident_bytes" in figures:
-        figures["peak_network_bytes"] = figures["peak_resident_bytes"] - baseline.loaded_bytes
+    loaded = baseline.loaded_bytes if baseline is not None else result.loaded_bytes  # its own reading, else
+    if loaded is not None and "peak_resident_bytes" in figures:
+        figures["peak_network_bytes"] = figures["peak_resident_bytes"] - loaded
     if result.outcome is not None:
         figures |= {n: v for n, v in result.outcome.get("memory", {}).items() if isinstance(v, int)}
     status, cause, censored, error = _ending(folder, result, recording, figures)

@@ -26,7 +26,7 @@ from memgauge.storage import RunFile
 from memgauge.study.harvest import JOB, OBSERVED, RESULT, RUN, STOPPED, USED, Stopped
 from memgauge.study.isolation import environment, used_bytes
 from memgauge.study.plan import Subject
-from memgauge.study.trial import Job
+from memgauge.study.trial import LIFELINE, Job
 from memgauge.units import format_bytes
 
 LOCK = "alive"
@@ -58,6 +58,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Executor(Protocol):
     """Who runs trials: this machine, or a cluster."""
 
+    @property
+    def jobs(self) -> int:
+        """How many trials may share a machine."""
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """The memory of the largest machine; None if unknown."""
+
     def can_take(self, order: Order) -> bool:
         """Return whether there is room for one more now."""
 
@@ -78,15 +86,21 @@ class Local:
         jobs: At most so many at a time.
         cores: Cores that they share.
         memory_bytes: Memory that they share; None if that is not known.
+        capacity_bytes: Memory of the machine.
     """
 
-    def __init__(self, jobs: int, cores: int, memory_bytes: int | None) -> None:
+    def __init__(self, jobs: int, cores: int, memory_bytes: int | None, capacity_bytes: int | None) -> None:
         self._jobs, self._cores, self._memory_bytes = jobs, cores, memory_bytes
+        self._capacity_bytes = capacity_bytes
         self._running: dict[int, Running] = {}
 
     @property
     def jobs(self) -> int:
         return self._jobs
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self._capacity_bytes
 
     def can_take(self, order: Order) -> bool:
         running = [r.order for r in self._running.values()]
@@ -121,9 +135,19 @@ class Local:
 
 
 class Running:
-    """One trial that runs: first the recorded process, then the observed one, if there is one."""
+    """One trial that runs: first the recorded process, then the observed one, if there is one.
 
-    def __init__(self, order: Order, folder: Path, *, adopted: bool = False) -> None:
+    Args:
+        order: What to run.
+        folder: Where its files go.
+        adopted: It runs already; its end is awaited.
+        outlives_us: Whether it goes on if this process dies, for the next runner to take over.
+    """
+
+    def __init__(
+        self, order: Order, folder: Path, *, adopted: bool = False, outlives_us: bool = True
+    ) -> None:
+        self._lifeline: tuple[int, int] | None = None if outlives_us else os.pipe()
         self.order, self._folder = order, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: list[int] = []
@@ -169,14 +193,20 @@ class Running:
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
-                    pass_fds=(lock,),
+                    pass_fds=(lock, *(self._lifeline or ())[:1]),
                     start_new_session=True,  # the terminal's Ctrl-C is for the runner
-                    env=environment(self.order.subject.threads),
+                    env=self._environment(),
                 )
         finally:
             os.close(lock)
         self._began = time.monotonic()
         self._pids, self._look_for_pids = [self._process.pid], 0.0
+
+    def _environment(self) -> dict[str, str]:
+        found = environment(self.order.subject.threads)
+        if self._lifeline is not None:
+            found[LIFELINE] = str(self._lifeline[0])
+        return found
 
     def is_over(self) -> bool:
         """Look at the trial: end it at a limit, go on with its second process, say whether all is done."""
@@ -251,6 +281,9 @@ class Running:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        for end in self._lifeline or ():
+            os.close(end)
+        self._lifeline = None
 
 
 def is_alive(folder: Path) -> bool:

@@ -135,8 +135,8 @@ class Runner:
             for point in points
             if (key_of(point), repeat) not in planned
         ]
-        self.capacity_bytes = self._capacity()
         self.executor = (self._make_executor or _local)(self)
+        self.capacity_bytes = self._capacity()
         self._predict_all([*trials, *new])
         trials += self.ledger.add([self._with_estimate(t) for t in new])
         trials += self.ledger.add([self._with_estimate(t) for t in self._again(trials)])
@@ -213,9 +213,7 @@ class Runner:
         trial = self.trials[number]
         machine = self._machine_of(number)
         baseline = self._baseline_of(trial, machine)
-        found = harvest(
-            trial, self.folder_of(number), machine, baseline, jobs=getattr(self.executor, "jobs", 1)
-        )
+        found = harvest(trial, self.folder_of(number), machine, baseline, jobs=self.executor.jobs)
         if found is None and trial.attempts >= MOST_ATTEMPTS:
             found = msgspec.structs.replace(
                 trial,
@@ -229,7 +227,7 @@ class Runner:
             self.trials[number] = again
             self._patiently(lambda: self.ledger.release(again))
             self.waiting.append(number)
-            self._note(f"trial {number} was killed; it is run again")
+            self.note(f"trial {number} was killed; it is run again")
             return
         if (self.folder_of(number) / "run.mg").exists():
             path = (self.folder_of(number) / "run.mg").relative_to(self.folder)
@@ -288,7 +286,7 @@ class Runner:
         found = measure_baseline(subject, self.file.study.baselines)
         if isinstance(found, str):
             last = found.strip().splitlines()[-1:] or [""]
-            self._note(f"the baseline of {subject.environment} could not be measured: {last[0]}")
+            self.note(f"the baseline of {subject.environment} could not be measured: {last[0]}")
             return
         self.baselines[key] = found
         self.ledger.keep_baseline(key, found)
@@ -340,7 +338,7 @@ class Runner:
         )
 
     def _capacity(self) -> int | None:
-        limits = [b for b in (self.file.limits.memory_bytes, self.machine.memory_bytes) if b is not None]
+        limits = [b for b in (self.file.limits.memory_bytes, self.executor.capacity_bytes) if b is not None]
         return min(limits) if limits and self.file.study.device == "cpu" else None
 
     def _too_large(self, trial: Trial) -> str | None:
@@ -385,13 +383,13 @@ class Runner:
                 continue
             if trial.claim != self._claim and not self.options.take_over:
                 where = (trial.claim or "?").partition(":")[0]
-                self._note(f"trial {number} is claimed by {where}; --take-over runs it here if that is gone")
+                self.note(f"trial {number} is claimed by {where}; --take-over runs it here if that is gone")
                 continue
             folder = self.folder_of(number)
             if local.is_alive(folder) and isinstance(self.executor, Local):
                 self.executor.adopt(self.order_of(number), folder)
                 self.running.add(number)
-                self._note(f"trial {number} still runs; its end is awaited")
+                self.note(f"trial {number} still runs; its end is awaited")
             else:
                 self._ended(number)
         self.waiting = []
@@ -404,7 +402,8 @@ class Runner:
 
     # ---------------------------------------------------------------- faults
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Tell something that happened."""
         self.said = text
         self._tell("note", self)
 
@@ -418,7 +417,7 @@ class Runner:
             except LedgerError as error:
                 if time.monotonic() + pause > until:
                     raise
-                self._note(f"{str(error).partition(';')[0]}; trying again in {pause:g} s")
+                self.note(f"{str(error).partition(';')[0]}; trying again in {pause:g} s")
                 time.sleep(pause)
                 pause = min(2 * pause, 10)
 
@@ -456,7 +455,7 @@ class Runner:
 def _local(runner: Runner) -> Executor:
     available = available_bytes()
     room = None if available is None else int(available * _SHARE_OF_MEMORY)
-    return Local(runner.options.jobs, runner.machine.cores, room)
+    return Local(runner.options.jobs, runner.machine.cores, room, runner.machine.memory_bytes)
 
 
 def _most(predicted: Predicted | None) -> int | None:

@@ -10,7 +10,9 @@ steps under torch's profiler), `baseline` (imports and data only).
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from memgauge.study.plan import Subject
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
+LIFELINE = "MEMGAUGE_LIFELINE"  # a pipe whose other end is held by who must live for this trial to go on
 OBSERVED_STEPS = 3  # steps under the profiler, at most: the peak is reached in the first or second
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "OOM when allocating", "bad_alloc")
 _OUT_OF_MEMORY_KINDS = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError", "_ArrayMemoryError")
@@ -161,8 +164,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(kinds & set(_OUT_OF_MEMORY_KINDS)) or any(said in text for said in _OUT_OF_MEMORY)
 
 
+def _hold_lifeline() -> None:
+    """End this process when the one that asked for it dies, as a worker of a cluster may."""
+    reader = os.environ.pop(LIFELINE, None)
+    if reader is None:
+        return
+
+    def wait() -> None:
+        os.read(int(reader), 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main() -> int:
     """Run one job; the exit code is 0 if it was done."""
+    _hold_lifeline()
     job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Job)
     writer = _Writer(Path(sys.argv[2]))
     result = writer.result
