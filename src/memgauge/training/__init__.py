@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from memgauge.errors import missing_extra
+
 if TYPE_CHECKING:
     from memgauge.workload import Workload
 
@@ -113,8 +115,12 @@ def check(training: Training) -> None:
         FileFormatError: The data set's files in `data_dir` are not what they should be.
         MissingError: The framework is not installed.
     """
-    from memgauge.training.checks import check_training
-
+    try:
+        from memgauge.training.checks import check_training
+    except ModuleNotFoundError as error:
+        if error.name == "numpy":
+            raise missing_extra("numpy", "data") from error
+        raise
     check_training(training)
 
 
