@@ -132,6 +132,8 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
     if file.limits.epochs is not None:
         plain.setdefault("epochs", file.limits.epochs)
     plain.setdefault("seed", file.study.seed + repeat)
+    if file.study.device != "cpu":
+        extra.setdefault("device", file.study.device)
     if extra:
         plain["options"] = extra
     if plain.get("data_dir") is not None and file.folder is not None:
