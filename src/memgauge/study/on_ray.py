@@ -110,7 +110,7 @@ class OnRay:
             )
         if order.subject.device != "cpu" and self._largest("GPU") < 1:
             raise UsageError("[study] device = 'cuda': no node of the cluster has a GPU")
-        return len(self._tasks) < 2 * sum(
+        return len(self._tasks) < 2 * sum(float(
             n["Resources"].get("CPU", 0) for n in self._ray.nodes() if n["Alive"]
         )
 
