@@ -1,4 +1,4 @@
-"""Are the true drivers named, always, and nothing else, ever?
+"""Whether the true drivers are named always, and nothing else ever.
 
     python -m benchmarks.studies.drivers [--repetitions 20] [--trials 100] [--forest]
 

@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     trials = parser.parse_args().trials
     file = parse(STUDY.format(trials=trials), "large")
-    figures = dict.fromkeys(("peak_resident_bytes", "peak_network_bytes", "peak_train_bytes", "peak_pss_bytes"), 350000000)
+    figures = dict.fromkeys(
+        ("peak_resident_bytes", "peak_network_bytes", "peak_train_bytes", "peak_pss_bytes"), 350000000
+    )
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "large.study")
         folder.mkdir()
