@@ -100,7 +100,7 @@ def test_a_trial_above_its_limit_is_stopped_and_kept_as_a_bound(place: Place) ->
     done, stopped = read(place).trials
     assert done.status == "done"
     assert (stopped.status, stopped.censored_at_bytes) == ("out-of-memory", 600 * 2**20)
-    assert "> 600 MiB" in place.memgauge("study", "show", "study.toml")
+    assert "> 600.0 MiB" in place.memgauge("study", "show", "study.toml")
 
 
 def test_what_cannot_fit_is_kept_but_not_run(place: Place) -> None:
@@ -108,7 +108,7 @@ def test_what_cannot_fit_is_kept_but_not_run(place: Place) -> None:
     place.memgauge("study", "run", "study.toml")
     done, refused = read(place).trials
     assert (done.status, refused.status, refused.attempts) == ("done", "does-not-fit", 0)
-    assert refused.predicted is not None and "there are 700 MiB" in str(refused.cause)
+    assert refused.predicted is not None and "there are 700.0 MiB" in str(refused.cause)
     assert not (place.folder / "try.study/trials/00001").exists()
 
 
