@@ -16,6 +16,7 @@ EPILOG = (
     "Example: memgauge study run study.toml --jobs 2, then: memgauge study report study.toml -o study.html"
 )
 _ROWS = 50
+_PIPED_WIDTH = 200  # a table of trials has many columns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -171,7 +172,7 @@ def run(
     if as_json:
         show_json(document(record, record.trials))
         return
-    show(study_view(record, record.trials, _ROWS))
+    show(study_view(record, record.trials, _ROWS), piped_width=_PIPED_WIDTH)
     _say_conclusion(record)
     note(f"memgauge study report {folder} -o {folder.name.removesuffix('.study')}.html  draws it")
 
@@ -191,7 +192,7 @@ def _say_conclusion(record: object) -> None:
         note(str(error))
         return
     show("")
-    show(analysis_view(found))
+    show(analysis_view(found), piped_width=_PIPED_WIDTH)
 
 
 def _plan(described: object, as_json: bool) -> None:
@@ -214,7 +215,7 @@ def _plan(described: object, as_json: bool) -> None:
     if as_json:
         show_json(document(record, trials))
     else:
-        show(study_view(record, trials, _ROWS))
+        show(study_view(record, trials, _ROWS), piped_width=_PIPED_WIDTH)
 
 
 @app.command(
@@ -268,7 +269,7 @@ def show_command(
     if as_json:
         show_json(document(study, trials))
         return
-    show(study_view(study, trials, None if everything else _ROWS))
+    show(study_view(study, trials, None if everything else _ROWS), piped_width=_PIPED_WIDTH)
 
 
 @app.command(
@@ -303,7 +304,7 @@ def explain(
     if as_json:
         show_json(found)
     else:
-        show(analysis_view(found))
+        show(analysis_view(found), piped_width=_PIPED_WIDTH)
 
 
 def _check_figures(figures: list[str] | None, there: list[str]) -> None:

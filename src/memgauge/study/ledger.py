@@ -22,6 +22,7 @@ from memgauge.study.records import FINISHED, Baseline, StudyRecord, Trial, Value
 RECORD, FILE, BASELINES, THREADS = "memgauge", "memgauge.file", "memgauge.baseline.", "memgauge.threads"
 SQLITE = "sqlite:///"
 _BUSY_S = 30
+_PLANNING = 0x6D656D67  # PostgreSQL's advisory lock of whoever plans a study
 _TRIALS_SQL = (
     "SELECT t.number, t.state, a.value_json FROM trials t JOIN trial_user_attributes a"
     " ON a.trial_id = t.trial_id AND a.key = 'memgauge' WHERE t.study_id = {} ORDER BY t.number"
@@ -87,7 +88,7 @@ class Ledger:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.url, self.name = url, file.study.name
         self._optuna = optuna
-        with _reached(url):
+        with self.alone(), _reached(url):
             self._storage = _storage(url)
             self._study = optuna.create_study(
                 storage=self._storage, study_name=self.name, direction="minimize", load_if_exists=True
@@ -106,6 +107,22 @@ class Ledger:
         if kept != plain:
             self._study.set_user_attr(FILE, plain)
         self.file = file
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runners of a shared ledger from planning meanwhile; SQLite has one runner anyway."""
+        if not self.url.startswith("postgresql"):
+            yield
+            return
+        import sqlalchemy
+
+        with contextlib.ExitStack() as stack:
+            with _reached(self.url), _driver(self.url):
+                engine = sqlalchemy.create_engine(self.url, connect_args={"connect_timeout": 10})
+                stack.callback(engine.dispose)
+                connection = stack.enter_context(engine.connect())
+                connection.execute(sqlalchemy.text(f"SELECT pg_advisory_lock({_PLANNING})"))
+            yield  # the lock is the connection's, and goes with it
 
     def threads(self, wanted: int | None) -> int | None:
         """Return the CPU threads of this study's trials: what its first run decided."""
@@ -231,6 +248,16 @@ class Ledger:
             self._storage.engine.dispose()
 
 
+@contextlib.contextmanager
+def _driver(url: str) -> Iterator[None]:
+    """Say which extra brings the driver of a database that is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        extra = "postgres" if url.startswith("postgres") else "study"
+        raise missing_extra(f"the driver of {shown(url)}", extra) from error
+
+
 def _storage(url: str) -> Any:
     import optuna
 
@@ -238,10 +265,10 @@ def _storage(url: str) -> Any:
     if url.startswith("postgresql"):
         arguments = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
     try:
-        return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
-    except ImportError as error:
-        extra = "postgres" if url.startswith("postgres") else "study"
-        raise missing_extra(f"the driver of {shown(url)}", extra) from error
+        with _driver(url):
+            return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+    except MissingError:
+        raise
     except Exception as error:
         import sqlalchemy.exc
 

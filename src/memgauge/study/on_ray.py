@@ -110,9 +110,8 @@ class OnRay:
             )
         if order.subject.device != "cpu" and self._largest("GPU") < 1:
             raise UsageError("[study] device = 'cuda': no node of the cluster has a GPU")
-        return len(self._tasks) < 2 * sum(
-            n["Resources"].get("CPU", 0) for n in self._ray.nodes() if n["Alive"]
-        )
+        nodes = [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
+        return len(self._tasks) < 2 * sum(float(n.get("CPU", 0)) for n in nodes)
 
     def start(self, order: Order, folder: Path) -> None:
         wanted = (

@@ -31,7 +31,7 @@ from memgauge.study.local import Executor, Limits, Local, Order
 from memgauge.study.machine import available_bytes, this_machine
 from memgauge.study.plan import Subject, points_of, subject_of
 from memgauge.study.predict import Predictor
-from memgauge.study.records import FINISHED, Baseline, Machine, Predicted, StudyRecord, Trial
+from memgauge.study.records import FINISHED, Baseline, Machine, Params, Predicted, StudyRecord, Trial
 from memgauge.units import format_bytes
 
 LEDGER, LOCK, TRIALS = "ledger.db", "runner.lock", "trials"
@@ -119,7 +119,7 @@ class Runner:
         found.folder = str(self.folder)
         return found
 
-    def _begin(self, points: list[Any]) -> None:
+    def _begin(self, points: list[Params]) -> None:
         known = self.ledger.read()
         self.baselines = known.baselines
         threads = self.file.study.threads or max(1, self.machine.cores // self.options.jobs)
@@ -127,24 +127,28 @@ class Runner:
         # Every subject is made before anything is written: a wrong name must not leave half a study.
         for point in points:
             subject_of(self.file, point, self.threads)
-        trials = list(known.trials)
-        planned = {(key_of(t.params), t.repeat) for t in trials}
-        new = [
-            Trial(number=-1, params=point, repeat=repeat)
-            for repeat in range(self.file.study.repeats)
-            for point in points
-            if (key_of(point), repeat) not in planned
-        ]
         self.executor = (self._make_executor or _local)(self)
         self.capacity_bytes = self._capacity()
-        self._predict_all([*trials, *new])
-        trials += self.ledger.add([self._with_estimate(t) for t in new])
-        trials += self.ledger.add([self._with_estimate(t) for t in self._again(trials)])
+        self._predict_all([*known.trials, *self._missing(points, known.trials)])
+        with self.ledger.alone():
+            trials = list(self.ledger.read().trials)
+            new = [*self._missing(points, trials), *self._again(trials)]
+            trials += self.ledger.add([self._with_estimate(t) for t in new])
         self.trials = {t.number: t for t in trials}
         self.total = len(self.trials)
         self._recover()
         self.waiting = self._ordered(t for t in self.trials.values() if t.status == "waiting")
         self.ended_before = sum(t.status in FINISHED for t in self.trials.values())
+
+    def _missing(self, points: list[Params], known: list[Trial]) -> list[Trial]:
+        """Return the trials of the design that the ledger does not have yet."""
+        planned = {(key_of(t.params), t.repeat) for t in known}
+        return [
+            Trial(number=-1, params=point, repeat=repeat)
+            for repeat in range(self.file.study.repeats)
+            for point in points
+            if (key_of(point), repeat) not in planned
+        ]
 
     def _again(self, trials: list[Trial]) -> list[Trial]:
         """Return new trials for those that were disturbed or failed, if that is asked for."""

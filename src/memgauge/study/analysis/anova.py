@@ -34,9 +34,10 @@ def anova(columns: dict[str, list[Any]], values: Sequence[float]) -> tuple[Anova
     for place, name in enumerate(names):
         column = columns[name]
         kinds = {str(v) for v in column}
-        numeric = all(isinstance(v, (int, float)) for v in column)
+        numeric = all(isinstance(v, (int, float)) for v in column if v is not None)
         if numeric and len(kinds) > _MOST_GROUPS:
-            numbers = np.asarray(column, dtype=float)
+            numbers = np.asarray([np.nan if v is None else v for v in column], dtype=float)
+            numbers = np.where(np.isnan(numbers), np.nanmean(numbers), numbers)  # absent: as the average
             if numbers.min() > 0 and numbers.max() > 30 * numbers.min():
                 numbers = np.log(numbers)
             spread = numbers.std() or 1.0

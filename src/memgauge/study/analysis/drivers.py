@@ -69,7 +69,7 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
     wanted = figures if figures is not None else _wanted(study, trials)
     explained = tuple(_figure(study, trials, name, len(machines) > 1, seed) for name in wanted)
     warnings = list(dict.fromkeys(w for f in explained for w in f.warnings))
-    status = Counter(t.status for t in study.trials)
+    status: Counter[str] = Counter(t.status for t in study.trials)
     return Analysis(
         study=study.name,
         trials=len(study.trials),

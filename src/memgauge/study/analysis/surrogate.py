@@ -39,7 +39,11 @@ class Feature(NamedTuple):
 
 
 def feature(name: str, values: list[Any]) -> Feature:
-    """Return a column of values as a feature; None means that the parameter does not exist in a trial."""
+    """Return a column of values as a feature; None means that the parameter does not exist in a trial.
+
+    Where it does not exist it counts as its middle: that something is absent is the doing of the parameter that its
+    condition names.
+    """
     import numpy as np
 
     known = [v for v in dict.fromkeys(values) if v is not None]
@@ -48,7 +52,7 @@ def feature(name: str, values: list[Any]) -> Feature:
     levels = ([None] if any(v is None for v in values) else []) + ordered
     places = {level: place for place, level in enumerate(levels)}
     codes = np.array([places[v] for v in values], dtype=np.int64)
-    columns = _scaled(levels, codes) if numeric and known else np.eye(len(levels))[:, 1:]
+    columns = _scaled(levels, codes) if numeric and known else _named(levels)
     return Feature(name, tuple(levels), codes, columns)
 
 
@@ -63,9 +67,17 @@ def _scaled(levels: list[Any], codes: Places) -> Floats:
         numbers = np.log(numbers)
     low, high = np.nanmin(numbers), np.nanmax(numbers)
     scaled = np.where(known, (numbers - low) / ((high - low) or 1.0) * 2 - 1, 0.0)
-    if known.all():
-        return scaled[:, None]
-    return np.column_stack([scaled, ~known])
+    return scaled[:, None]
+
+
+def _named(levels: list[Any]) -> Floats:
+    """Return one column per name."""
+    import numpy as np
+
+    absent = int(levels[0] is None)
+    count = len(levels) - absent
+    known = np.eye(count)[:, 1:] if count > 1 else np.zeros((count, 1))
+    return np.vstack([known.mean(axis=0)] * absent + [known])
 
 
 def _unevenness(values: Floats) -> float:
