@@ -1,8 +1,18 @@
-# `make help` lists the targets. Everything happens in .venv; nothing outside this folder is touched.
+# `make help` lists the targets. Everything happens in .venv; outside this folder only PostgreSQL's server is
+# installed, by apt where it may, for the tests of studies that several machines share.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+
+# Without the server its tests are skipped, and say so; in CI they fail.
+define POSTGRES
+ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || command -v pg_ctl >/dev/null || { \
+  as=""; [ "$$(id -u)" = 0 ] || as="sudo -n"; \
+  command -v apt-get >/dev/null && { $$as apt-get install -y -qq postgresql >/dev/null 2>&1 || \
+    { $$as apt-get update -qq >/dev/null 2>&1 && $$as apt-get install -y -qq postgresql >/dev/null 2>&1; }; } || \
+  echo "PostgreSQL's server could not be installed: its tests will be skipped (Debian: apt-get install postgresql)"; }
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types layers unit bench clean
@@ -16,6 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[all,callbacks,dev]"
+	@$(POSTGRES)
 	@touch $(READY)
 
 demo: $(READY) ## predict a small CNN, really train it on handwritten digits, compare both

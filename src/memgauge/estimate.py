@@ -21,7 +21,7 @@ from memgauge.devices import Device
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.peak import account
-from memgauge.host import Host, host_memory, memory_total_bytes
+from memgauge.host import Baseline, Host, host_memory, memory_total_bytes
 from memgauge.records import Estimate, Fits, Peak, Range, Timeline, Trace
 from memgauge.targets import TargetOptions, resolve
 from memgauge.workload import Workload
@@ -121,7 +121,7 @@ def estimate_of(
     *,
     allocator: CudaSettings | None = None,
     stack: Stack | None = None,
-    baseline: Host | None = None,
+    baseline: Baseline | None = None,
     threads: int = 1,
     steps: int,
     begin_ns: int,
@@ -182,7 +182,7 @@ def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) 
     return cuda_caching.replay(trace.events, allocator or CudaSettings(), releases=trace.cache_releases)
 
 
-def _host(peak: Peak, trace: Trace, baseline: Host | None) -> tuple[Peak, dict[str, str]]:
+def _host(peak: Peak, trace: Trace, baseline: Baseline | None) -> tuple[Peak, dict[str, str]]:
     """Add the resident memory of a CPU run, or say why that is not known."""
     unknown = {
         "peak.device_bytes": "a CPU run takes no device memory",

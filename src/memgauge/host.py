@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from memgauge.allocators import glibc
 from memgauge.records import Range, Trace
@@ -38,6 +39,16 @@ PINNED_SHARES = (0.0, 1 / 8, 1 / 5)
 DRAWS = 3
 # How far the first uses were seen to vary from one run to the next.
 FIRST_USE_SLACK_BYTES = 24 * MIB
+
+
+class Baseline(Protocol):
+    """What a process holds before the run, from wherever it is known."""
+
+    reason: str  # why it is unknown
+    has_dynamo: bool  # whether its imports loaded torch._dynamo
+
+    def baseline_bytes(self) -> int | None:
+        """Return resident bytes after all imports; None if unknown."""
 
 
 class Host:

@@ -28,6 +28,7 @@ from memgauge.cli import (
     report,
     reproduce,
     show,
+    study,
     watch,
     zoo,
 )
@@ -64,6 +65,9 @@ for _name, _module in (
     app.command(_name, no_args_is_help=_needs_arguments, epilog=_module.EPILOG, context_settings=_context)(
         _module.command
     )
+
+
+app.add_typer(study.app, name="study")
 
 
 def _print_version(asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +25,15 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-def show(view: RenderableType) -> None:
-    """Print a view on stdout; nothing in it is read as markup, and colour is for terminals only."""
-    _Output(highlight=False, markup=False, emoji=False).print(view)
+def show(view: RenderableType, *, piped_width: int | None = None) -> None:
+    """Print a view on stdout; nothing in it is read as markup, and colour is for terminals only.
+
+    `piped_width` is the width of a line where no terminal says how wide it is.
+    """
+    console = _Output(highlight=False, markup=False, emoji=False)
+    if piped_width is not None and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = piped_width
+    console.print(view)
 
 
 def show_json(record: msgspec.Struct) -> None:

@@ -82,6 +82,7 @@ class RunCurves:
 
     def __init__(self, run: RunFile, begin_us: int | None = None, end_us: int | None = None) -> None:
         self.run = run
+        self.title = run.path.name  # what it is called beside others
         self.summary: Recording = summarise(run)
         self.lanes: dict[str, Lane] = {
             name: read_lane(run, name, begin_us, end_us) for name in ("fast", "cpu", "medium", "slow")
@@ -440,12 +441,12 @@ def overlay(runs: Sequence[RunCurves]) -> Any:
     for data in runs:
         tree = data.sum_of("fast", "rss_bytes")
         if tree is not None:
-            curves.append((label(data.run.path.name, 40), tree, {}))
+            curves.append((label(data.title, 40), tree, {}))
     memory = Panel("tree, sum of RSS", "B", curves)
     used = []
     for data in runs:
         memory_of_device = _device_panels(data)[0]
-        used += [(f"{label(data.run.path.name, 24)}: {n}", c, s) for n, c, s in memory_of_device.curves[:1]]
+        used += [(f"{label(data.title, 24)}: {n}", c, s) for n, c, s in memory_of_device.curves[:1]]
     return _rows([p for p in (memory, Panel("GPU memory", "B", used)) if p.curves], [], [])
 
 

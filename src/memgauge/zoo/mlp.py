@@ -12,18 +12,19 @@ from memgauge.errors import UsageError
 from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
 from memgauge.frameworks.torch.recipe import Recipe
 from memgauge.workload import Workload
+from memgauge.zoo.activations import activation_of
 
 
 class MultilayerPerceptron(nn.Module):
-    """Linear layers of the given widths with ReLU between them.
+    """Linear layers of the given widths with an activation between them, ReLU by default.
 
     x: (batch B, widths[0]) -> (batch B, widths[-1])
     """
 
-    def __init__(self, widths: list[int]) -> None:
+    def __init__(self, widths: list[int], activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
         *hidden, last = itertools.pairwise(widths)
-        self.hidden = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in hidden))
+        self.hidden = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), activation()) for i, o in hidden))
         self.output = nn.Linear(*last)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,18 +39,20 @@ def mlp(
     precision: str = "float32",
     checkpointing: bool = False,
     mode: str = "train",
+    activation: str = "relu",
 ) -> Workload:
-    """A multilayer perceptron with ReLU, trained by cross-entropy.
+    """A multilayer perceptron, trained by cross-entropy.
 
     Args:
         widths: Input, hidden layers and output (classes), separated by commas; 669,706
             parameters by default.
         batch_size, optimizer, precision, checkpointing, mode: As in `TargetOptions`.
+        activation: Between the layers: relu, tanh, sigmoid, gelu, elu, silu or leaky-relu.
     """
-    sizes = _parse(widths)
+    sizes, between = _parse(widths), activation_of(activation)
 
     def model() -> nn.Module:
-        made = MultilayerPerceptron(sizes)
+        made = MultilayerPerceptron(sizes, between)
         if checkpointing:
             checkpoint_blocks(made, f"zoo:mlp with widths {widths}")
         return made

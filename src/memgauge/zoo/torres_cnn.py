@@ -12,6 +12,7 @@ from memgauge.errors import UsageError, missing_extra
 from memgauge.frameworks.torch.checkpointing import checkpoint_blocks
 from memgauge.frameworks.torch.recipe import Recipe
 from memgauge.workload import Workload
+from memgauge.zoo.activations import FUNCTIONS, activation_of
 from memgauge.zoo.pictures import counts_of
 
 CLASSES = 10
@@ -21,26 +22,33 @@ PICTURE = 32
 class TorresNetwork(nn.Module):
     """Three convolutions, two max-poolings, two dense layers.
 
-    x: (batch B, 3, height, width) -> (batch B, 10)
+    x: (batch B, 3, height, width) -> (batch B, classes)
     """
 
     def __init__(
-        self, image_size: int = PICTURE, filters: tuple[int, ...] = (32, 64, 64), units: int = 32
+        self,
+        image_size: int = PICTURE,
+        filters: tuple[int, ...] = (32, 64, 64),
+        units: int = 32,
+        classes: int = CLASSES,
+        activation: str = "relu",
     ) -> None:
         super().__init__()
+        kind = activation_of(activation)
+        self.activation = FUNCTIONS[activation]
         first, second, third = filters
         self.features = nn.Sequential(
-            nn.Sequential(nn.Conv2d(3, first, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(first, second, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(second, third, 3), nn.ReLU()),
+            nn.Sequential(nn.Conv2d(3, first, 3), kind(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(first, second, 3), kind(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(second, third, 3), kind()),
         )
         side = ((image_size - 2) // 2 - 2) // 2 - 2  # each convolution takes 2 off, each pooling halves
         self.dense = nn.Linear(third * side * side, units)
-        self.output = nn.Linear(units, CLASSES)
+        self.output = nn.Linear(units, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.flatten(self.features(x), 1)
-        output: torch.Tensor = self.output(torch.relu(self.dense(x)))
+        output: torch.Tensor = self.output(self.activation(self.dense(x)))
         return output
 
 
@@ -54,6 +62,8 @@ def torres_cnn(
     data: Literal["random", "digits"] = "random",
     filters: str = "32,64,64",
     units: int = 32,
+    classes: int = CLASSES,
+    activation: str = "relu",
 ) -> Workload:
     """The CNN of Torres 2021.
 
@@ -65,6 +75,8 @@ def torres_cnn(
         data: `random` numbers, or `digits`: the 1,797 handwritten digits that come with
             scikit-learn (8 x 8, grey), enlarged and in three equal channels.
         filters, units: Channels of the three convolutions; width of the first dense layer.
+        classes: How many there are.
+        activation: As in `mlp`.
 
     Source:
         Torres et al., "Computational Resource Consumption in Convolutional Neural Network
@@ -75,11 +87,14 @@ def torres_cnn(
         raise UsageError(f"image_size={image_size}: three convolutions and two poolings need at least 18")
     if data not in ("random", "digits"):
         raise UsageError(f"data={data!r}: it is random or digits")
+    if classes < CLASSES and data == "digits":
+        raise UsageError(f"classes={classes}: the digits have {CLASSES}")
+    activation_of(activation)
     channels = counts_of("filters", filters, 3)
     digits = _digits() if data == "digits" else None
 
     def model() -> nn.Module:
-        made = TorresNetwork(image_size, channels, units)
+        made = TorresNetwork(image_size, channels, units, classes, activation)
         if checkpointing:
             checkpoint_blocks(made, "zoo:torres-cnn")
         return made
@@ -88,7 +103,7 @@ def torres_cnn(
         if digits is not None:
             return _sample(digits, batch_size, image_size, dtype)
         pictures = torch.randn(batch_size, 3, image_size, image_size, dtype=dtype)
-        return pictures, torch.randint(0, CLASSES, (batch_size,))
+        return pictures, torch.randint(0, classes, (batch_size,))
 
     return Recipe(
         model=model,

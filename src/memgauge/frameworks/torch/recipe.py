@@ -4,6 +4,7 @@ A library model comes without a training loop; this is the one it gets, written
 as people write it:
 
     train   optimizer.zero_grad(); loss = loss_of(model, batch); loss.backward(); optimizer.step()
+            and the loss is returned, a number that a loop may print
     infer   with torch.no_grad(): model(batch)
 
 with `torch.autocast` around the loss for `amp-…` precisions. The optimizer is
@@ -105,11 +106,11 @@ class Recipe:
         with torch.device(device):
             return self.batch(DTYPES.get(self.precision, torch.float32))
 
-    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *rest: Any) -> None:
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer, *rest: Any) -> torch.Tensor:
         scaler, batch = rest if len(rest) == 2 else (None, rest[0])
         if isinstance(optimizer, torch.optim.LBFGS):
-            optimizer.step(lambda: self._closure(model, optimizer, batch))
-            return
+            first: Any = optimizer.step(lambda: self._closure(model, optimizer, batch))
+            return torch.as_tensor(first).detach()
         optimizer.zero_grad()
         with self._autocast(model):
             loss = self.loss(model, batch)
@@ -120,6 +121,7 @@ class Recipe:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+        return loss.detach()
 
     def _closure(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Any:
         """Do what LBFGS asks for several times in one step: the loss and its gradients."""

@@ -1,0 +1,1 @@
+"""What studies cost, and how far their answers can be trusted. Each module is one command."""

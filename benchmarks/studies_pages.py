@@ -1,0 +1,140 @@
+"""The measured tables of docs/studies/: from the folders of finished studies into the pages.
+
+    memgauge study run mahendran && memgauge study run torres-short && …
+    python benchmarks/studies_pages.py FOLDER_OF_STUDIES
+
+FOLDER_OF_STUDIES holds the studies' folders (`mahendran`, `torres-short`, …). Each page has a place for a table,
+between `<!-- STUDY -->` and `<!-- /STUDY -->`; what stands there is replaced. `--print` writes to stdout only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs" / "studies"
+PAGES = {
+    "mahendran": "mahendran",
+    "mahendran-random": "mahendran",
+    "torres-short": "torres",
+    "torres-alexnet": "torres",
+    "denneman-short": "denneman",
+    "denneman": "denneman",
+    "frameworks": "frameworks",
+}
+MIB = 2**20
+FIGURES = {
+    "average_system_used_bytes": "machine, average",
+    "peak_resident_bytes": "peak resident",
+    "peak_network_bytes": "above baseline",
+    "peak_allocated_bytes": "allocated",
+    "tf_cpu_peak_bytes": "TensorFlow's own",
+}
+
+
+def trials_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the finished trials of a study, in the order of their numbers."""
+    command = [sys.executable, "-m", "memgauge", "study", "show", str(folder), "--json"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [t for t in json.loads(said)["trials"] if t.get("status") == "done"]
+
+
+def table(trials: list[dict[str, Any]], *, figures: list[str]) -> list[str]:
+    """Return a table in Markdown: one line for each trial, memory in MiB."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial["params"]))
+    present = [f for f in figures if any(f in trial["figures"] for trial in trials)]
+    predicted = any((trial.get("predicted") or {}).get("allocated_bytes") for trial in trials)
+    head = [
+        "trial",
+        *names,
+        *(FIGURES[f] for f in present),
+        *["predicted allocated"] * predicted,
+        "s per step",
+    ]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for trial in trials:
+        cells = [str(trial["number"]), *(_text(trial["params"].get(name)) for name in names)]
+        cells += [_mib(trial["figures"].get(f)) for f in present]
+        if predicted:
+            cells.append(_mib((trial.get("predicted") or {}).get("allocated_bytes")))
+        outcome = trial["outcome"]
+        cells.append(f"{outcome['seconds'] / outcome['steps']:.3f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def agreement(trials: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence on predicted against measured peak allocated."""
+    errors = [
+        abs(trial["predicted"]["allocated_bytes"] / trial["figures"]["peak_allocated_bytes"] - 1)
+        for trial in trials
+        if trial["figures"].get("peak_allocated_bytes")
+        and (trial.get("predicted") or {}).get("allocated_bytes")
+    ]
+    if not errors:
+        return []
+    return [
+        "",
+        f"Predicted against measured peak allocated over {len(errors)} PyTorch trials: median error "
+        f"{100 * statistics.median(errors):.2f} %, largest {100 * max(errors):.2f} %.",
+    ]
+
+
+def about(trials: list[dict[str, Any]]) -> str:
+    """Return where the trials ran, and how disturbed and how real they are."""
+    machine, versions = trials[0]["machine"], {}
+    for trial in trials:
+        versions |= trial["versions"]
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    disturbed = sum(bool((trial.get("background") or {}).get("reasons")) for trial in trials)
+    made = sum(bool(trial["outcome"]["synthetic_data"]) for trial in trials)
+    return (
+        f"{len(trials)} trials on {machine['cores']} cores ({machine['processor']}, {machine['system']}); {listed}. "
+        f"{disturbed} of them are flagged as disturbed by other work on the machine; {made} ran on generated data. "
+        "Memory in MiB."
+    )
+
+
+def _mib(value: int | None) -> str:
+    return "" if value is None else f"{value / MIB:,.1f}"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def main() -> int:
+    """Write the tables of every study that is there into its page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="holds the studies' folders")
+    parser.add_argument("--print", action="store_true", help="to stdout, change no page")
+    chosen = parser.parse_args()
+    for study, page in PAGES.items():
+        folder = chosen.folder / study
+        trials = trials_of(folder) if (folder / "ledger.db").is_file() else []
+        if not trials:
+            continue
+        figures = [f for f in FIGURES if study.startswith("mahendran") or not f.startswith("average")]
+        lines = [about(trials), "", *table(trials, figures=figures), *agreement(trials)]
+        text = f"<!-- {study} -->\n" + "\n".join(lines) + f"\n<!-- /{study} -->"
+        if chosen.print:
+            print(text)
+            continue
+        path = DOCS / f"{page}.md"
+        found = path.read_text()
+        path.write_text(
+            re.sub(rf"<!-- {study} -->.*?<!-- /{study} -->", lambda _, t=text: t, found, flags=re.S)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""Studies: many trials, each in a process of its own, and what their memory depends on.
+
+file      the study as it is written: TOML, validated                    (what the user wants)
+space     parameters, conditions, levels
+design    which points of the space are tried
+plan      points → trials, each a training or a TARGET with arguments
+ledger    every trial and what became of it: Optuna, SQLite or PostgreSQL (what is known)
+predict   estimates, made by a process of their own
+runner    order, packing, resuming; one trial = one fresh process under the monitor
+trial     what runs in that process
+harvest   from a run file and a result to the record of a trial
+isolation baselines, background load
+analysis  what drives the memory: fANOVA, ANOVA, regression, in words      (what it means)
+"""

@@ -1,0 +1,382 @@
+"""All of the analysis together: what drives each figure of memory, what does not, and in words why."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from memgauge.errors import MissingError, missing_extra
+from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis, Importance, Mechanism
+from memgauge.study.design import key_of
+from memgauge.study.records import FIGURES, StudyRecord, Trial
+from memgauge.units import format_bytes
+
+# Figures that are explained if a study has them, the most telling first; the rest are in the tables.
+EXPLAINED = (
+    "peak_allocated_bytes",
+    "peak_network_bytes",
+    "peak_resident_bytes",
+    "peak_reserved_bytes",
+    "peak_process_device_bytes",
+    "peak_device_bytes",
+    "average_system_used_bytes",
+)
+LEAST_TRIALS = 8  # below this nothing is fitted
+TRIALS_PER_PARAMETER = 10  # below this a design counts as small: the usual rule for computer experiments
+# (Loeppky, Sacks, Welch 2009, "Choosing the sample size of a computer experiment").
+SMALL_EFFECT = 1e-3  # of the variance: too little for a figure anybody plans by, and said to be
+CERTAIN = 5e-4  # p of the ANOVA below which it names a driver: one in two thousand that do nothing
+COULD_MATTER = 0.05  # a parameter that may explain so much and is not above the floor stays undecided
+_GROUPED_BY = ("framework", "optimizer", "precision", "mode", "machine")
+
+
+def machine_name(trial: Trial) -> str:
+    """Return what the machine of a trial is called."""
+    return trial.machine.name if trial.machine is not None else "?"
+
+
+def usable(study: StudyRecord) -> list[Trial]:
+    """Return the trials that count: the latest of each that was repeated for a disturbance."""
+    replaced = {
+        (t.source, t.repeats_trial)
+        for t in study.trials
+        if t.repeats_trial is not None and t.status == "done"
+    }
+    return [t for t in study.trials if (t.source, t.number) not in replaced]
+
+
+def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: int = 0) -> Analysis:
+    """Return what a study says.
+
+    Args:
+        study: The study.
+        figures: Those to explain; by default all of `EXPLAINED` that it has.
+        seed: Of the draws.
+
+    Raises:
+        MissingError: scikit-learn or statsmodels is not installed.
+    """
+    try:
+        import sklearn  # noqa: F401
+        import statsmodels  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing_extra(str(error.name), "study") from error
+    trials = usable(study)
+    machines = tuple(dict.fromkeys(machine_name(t) for t in trials if t.machine is not None))
+    wanted = figures if figures is not None else _wanted(study, trials)
+    explained = tuple(_figure(study, trials, name, len(machines) > 1, seed) for name in wanted)
+    warnings = list(dict.fromkeys(w for f in explained for w in f.warnings))
+    status: Counter[str] = Counter(t.status for t in study.trials)
+    return Analysis(
+        study=study.name,
+        trials=len(study.trials),
+        by_status=dict(status),
+        machines=machines,
+        disturbed=sum(t.is_disturbed for t in trials),
+        figures=explained,
+        agreement=tuple(_agreements(trials)),
+        conclusion=tuple(_conclusion(explained, status)),
+        warnings=tuple(warnings),
+    )
+
+
+def _wanted(study: StudyRecord, trials: list[Trial]) -> list[str]:
+    there = {name for t in trials for name in t.figures}
+    asked = [n for n in study.file.get("study", {}).get("record", ()) if n in there]
+    return [n for n in EXPLAINED if n in there and (n in asked or n in EXPLAINED[:5] or not asked)] + [
+        n for n in asked if n not in EXPLAINED
+    ]
+
+
+def columns_of(trials: Iterable[Trial], by_machine: bool = False) -> dict[str, list[Any]]:
+    """Return the parameters that vary, a value per trial; None where a parameter does not exist."""
+    rows = list(trials)
+    names = dict.fromkeys(name for t in rows for name in t.params)
+    found: dict[str, list[Any]] = {}
+    for name in names:
+        column = [t.params.get(name) for t in rows]
+        plain = [",".join(map(str, v)) if isinstance(v, (tuple, list)) else v for v in column]
+        if len({repr(v) for v in plain}) > 1:
+            found[name] = plain
+    if by_machine:
+        found["machine"] = [machine_name(t) for t in rows]
+    return found
+
+
+def _figure(
+    study: StudyRecord, trials: list[Trial], name: str, by_machine: bool, seed: int
+) -> FigureAnalysis:
+    import numpy as np
+
+    bounded = name in ("peak_resident_bytes", "peak_allocated_bytes")
+    measured = [t for t in trials if t.status == "done" and name in t.figures]
+    censored = [
+        t for t in trials if bounded and t.status in ("out-of-memory", "time-limit") and t.censored_at_bytes
+    ]
+    title, how = FIGURES.get(name, (name, "as the framework reports it"))
+    values = [float(t.figures[name]) for t in measured]
+    base: dict[str, Any] = {
+        "figure": name,
+        "title": title,
+        "how": how,
+        "trials": len(measured),
+        "censored": len(censored),
+        "low_bytes": int(min(values, default=0)),
+        "high_bytes": int(max(values, default=0)),
+        "repeat_spread": _repeat_spread(measured, name),
+        "explained": None,
+        "floor": None,
+    }
+    columns = columns_of([*measured, *censored], by_machine)
+    if len(measured) < LEAST_TRIALS or not columns:
+        said = f"{len(measured)} trials are too few to say what drives {title}; {LEAST_TRIALS} are the least"
+        return FigureAnalysis(**base, warnings=(said,), conclusion=(said,))
+    mechanisms = tuple(_mechanisms(measured, censored, name))
+    if not np.ptp(values) > 0 and not censored:
+        said = f"{title} is {format_bytes(int(values[0]))} in every trial: nothing that was varied moves it"
+        return FigureAnalysis(**base, conclusion=(said,))
+    filled = np.array([*values, *_filled(measured, censored, values, mechanisms)])
+    return _explained(base, columns, filled, mechanisms, len(censored), seed)
+
+
+def _explained(
+    base: dict[str, Any],
+    columns: dict[str, list[Any]],
+    values: Any,
+    mechanisms: tuple[Mechanism, ...],
+    censored: int,
+    seed: int,
+) -> FigureAnalysis:
+    import numpy as np
+
+    from memgauge.study.analysis.anova import anova
+    from memgauge.study.analysis.fanova import importances
+    from memgauge.study.analysis.surrogate import feature, takes_logarithm
+
+    features = [feature(name, column) for name, column in columns.items()]
+    found = importances(features, values, takes_logarithm(features, values), seed=seed)
+    floor = float(np.quantile(found.dummies, 0.95))
+    explained = float(np.nanmedian(found.explained))
+    n, wanted = len(values), TRIALS_PER_PARAMETER * len(features)
+    is_small = n < wanted
+    table = anova(columns, [float(v) for v in values])
+    tests = {r.name: r.p for r in table if r.p is not None}
+    rows = []
+    for j, f in enumerate(features):
+        low, high = np.quantile(found.shares[:, j], [0.025, 0.975])
+        share = float(found.shares[:, j].mean())
+        curves = found.curves[j]
+        mean = curves.mean(axis=0)
+        # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
+        # that has no effect both at once are rare, which benchmarks/studies counts.
+        # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
+        is_above = bool(np.quantile(found.shares[:, j], 0.05) > floor)
+        is_tested = share > floor and tests.get(f.name, 1.0) < CERTAIN
+        verdict = "driver" if is_above or is_tested else "undecided" if high > COULD_MATTER else "none"
+        band = np.quantile(curves, [0.025, 0.975], axis=0)
+        rows.append(
+            Importance(
+                name=f.name,
+                share=share,
+                low=float(low),
+                high=float(high),
+                verdict=verdict,
+                words=_words(f.name, share, float(low), float(high), floor, verdict, int(np.ptp(mean))),
+                effect_bytes=int(np.ptp(mean)),
+                values=tuple(f.levels[i] for i in found.places[j]),
+                curve_bytes=tuple(int(v) for v in mean),
+                curve_low_bytes=tuple(int(v) for v in band[0]),
+                curve_high_bytes=tuple(int(v) for v in band[1]),
+            )
+        )
+    rows.sort(key=lambda r: -r.share)
+    warnings = []
+    title = base["title"]
+    if is_small:
+        warnings.append(
+            f"{title}: {n} trials for {len(features)} parameters are a small design; {wanted} would be enough to "
+            "trust what is not named"
+        )
+    if explained < 0.5:
+        warnings.append(
+            f"{title}: the parameters explain {_percent(max(explained, 0))} of what differs between left-out trials; "
+            "the rest is noise, or something that was not varied"
+        )
+    if censored:
+        warnings.append(
+            f"{title}: {censored} trials are only known to lie above their limit; they enter with the value expected "
+            "above it, so shares of what drives memory up are rather too low"
+        )
+    return FigureAnalysis(
+        **{**base, "explained": explained, "floor": floor},
+        importances=tuple(rows),
+        anova=table,
+        mechanisms=mechanisms,
+        warnings=tuple(warnings),
+        conclusion=tuple(_figure_words(title, rows, floor, mechanisms)),
+    )
+
+
+def _filled(
+    measured: list[Trial], censored: list[Trial], values: list[float], mechanisms: tuple[Mechanism, ...]
+) -> list[float]:
+    """Return a value for each censored trial: what the regression expects above the bound, else the bound."""
+    found = []
+    for trial in censored:
+        bound = float(trial.censored_at_bytes or 0)
+        expected = bound
+        for mechanism in mechanisms:
+            if mechanism.group in ("all trials", _group_of(trial, mechanism.group)) and trial.predicted:
+                facts = {"parameters": trial.predicted.parameters, "activations": trial.predicted.activations}
+                terms = [
+                    c.bytes * float(facts.get(c.name) or 0)
+                    for c in mechanism.coefficients
+                    if c.name != "fixed"
+                ]
+                fixed = next(c.bytes for c in mechanism.coefficients if c.name == "fixed")
+                expected = max(bound, fixed + sum(terms))
+        found.append(expected)
+    return found
+
+
+def _group_of(trial: Trial, like: str) -> str:
+    names = [part.partition("=")[0] for part in like.split(", ")]
+    return ", ".join(f"{n}={_grouping(trial, n)}" for n in names)
+
+
+def _grouping(trial: Trial, name: str) -> object:
+    return machine_name(trial) if name == "machine" else trial.params.get(name)
+
+
+def _mechanisms(measured: list[Trial], censored: list[Trial], figure: str) -> Iterable[Mechanism]:
+    from memgauge.study.analysis.mechanism import mechanism
+
+    groups: dict[str, list[Trial]] = {}
+    names = [n for n in _GROUPED_BY if len({str(_grouping(t, n)) for t in measured}) > 1]
+    for trial in [*measured, *censored]:
+        if trial.predicted is not None and trial.predicted.parameters is not None:
+            key = ", ".join(f"{n}={_grouping(trial, n)}" for n in names) or "all trials"
+            groups.setdefault(key, []).append(trial)
+    for key, group in groups.items():
+        is_censored = [t.status != "done" for t in group]
+        found = mechanism(
+            key,
+            [float(t.predicted.parameters or 0) for t in group if t.predicted],
+            [float(t.predicted.activations or 0) for t in group if t.predicted],
+            [
+                float(t.censored_at_bytes or 0 if c else t.figures[figure])
+                for t, c in zip(group, is_censored, strict=True)
+            ],
+            is_censored,
+        )
+        if found is not None:
+            yield found
+
+
+def _repeat_spread(trials: list[Trial], name: str) -> float | None:
+    points: dict[str, list[int]] = {}
+    for trial in trials:
+        points.setdefault(f"{machine_name(trial)} {key_of(trial.params)}", []).append(trial.figures[name])
+    spreads = [(max(v) - min(v)) / statistics.mean(v) for v in points.values() if len(v) > 1 and max(v)]
+    return statistics.median(spreads) if spreads else None
+
+
+def _agreements(trials: list[Trial]) -> Iterable[Agreement]:
+    done = [t for t in trials if t.status == "done" and t.predicted is not None]
+    for figure, of in (
+        ("peak_allocated_bytes", lambda p: (p.allocated_bytes, None, None)),
+        ("peak_resident_bytes", lambda p: (p.host_expected_bytes, p.host_low_bytes, p.host_high_bytes)),
+        (
+            "peak_process_device_bytes",
+            lambda p: (p.device_expected_bytes, p.device_low_bytes, p.device_high_bytes),
+        ),
+    ):
+        errors, inside = [], []
+        for trial in done:
+            expected, low, high = of(trial.predicted)
+            measured = trial.figures.get(figure)
+            if expected is not None and measured:
+                errors.append(abs(expected - measured) / measured)
+                if low is not None and high is not None:
+                    inside.append(low <= measured <= high)
+        if errors:
+            yield Agreement(
+                figure=figure,
+                trials=len(errors),
+                median_error=statistics.median(errors),
+                highest_error=max(errors),
+                inside_range=sum(inside) / len(inside) if inside else None,
+            )
+
+
+def _percent(share: float) -> str:
+    """Return a share of the variance as people read it.
+
+    >>> _percent(0.8281), _percent(0.0031), _percent(0.00001)
+    ('83 %', '0.3 %', '0.00 %')
+    """
+    percent = 100 * share
+    return (
+        f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2f} %"
+    )
+
+
+def _words(
+    name: str, share: float, low: float, high: float, floor: float, verdict: str, effect_bytes: int
+) -> str:
+    about = f"{_percent(share)} of the variance ({_percent(low)} to {_percent(high)}; noise reaches {_percent(floor)})"
+    if verdict == "driver":
+        little = ", a small effect" if share < SMALL_EFFECT else ""
+        return f"{name}: drives it{little}, {about}, {format_bytes(effect_bytes)} from end to end"
+    if verdict == "undecided":
+        return f"{name}: cannot be told from noise here, {about}; more trials would tell"
+    half = (high - low) / 2
+    return f"{name}: no effect beyond noise ({100 * share:.1f} ± {100 * half:.1f} %)"
+
+
+def _figure_words(
+    title: str, rows: list[Importance], floor: float, mechanisms: Sequence[Mechanism]
+) -> Iterable[str]:
+    drivers = [r for r in rows if r.verdict == "driver"]
+    if drivers:
+        yield f"{title} is driven by {_listed([f'{r.name} ({_percent(r.share)})' for r in drivers])}."
+    else:
+        yield f"{title}: nothing that was varied stands out from noise, which reaches {_percent(floor)}."
+    for row in rows:
+        if row.verdict != "driver":
+            yield row.words + "."
+    for m in mechanisms:
+        parts = [
+            f"{c.bytes:.2f} ({c.low:.2f} to {c.high:.2f}) {c.unit}"
+            for c in m.coefficients
+            if c.name != "fixed"
+        ]
+        fixed = next((c for c in m.coefficients if c.name == "fixed"), None)
+        start = f"{format_bytes(round(fixed.bytes))} fixed + " if fixed else ""
+        where = "" if m.group == "all trials" else f" with {m.group}"
+        explained = math.floor(m.explained * 1000) / 10
+        yield (
+            f"{title}{where} = {start}{' + '.join(parts)}; this explains {explained:.1f} % of it, "
+            f"± {format_bytes(m.residual_bytes)}."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _conclusion(figures: Sequence[FigureAnalysis], status: Counter[str]) -> Iterable[str]:
+    for figure in figures:
+        yield from figure.conclusion
+    if status["out-of-memory"]:
+        yield f"{status['out-of-memory']} trials ran out of memory: their peaks lie above the limit."
+    if status["does-not-fit"]:
+        yield f"{status['does-not-fit']} trials were predicted not to fit and were not run."
+    if status["failed"]:
+        yield f"{status['failed']} trials failed; their errors are in the table."
+
+
+__all__ = ["MissingError", "analyse", "columns_of", "machine_name", "usable"]

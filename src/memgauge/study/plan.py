@@ -1,0 +1,156 @@
+"""From a study file to its trials: points, repeats, and what each of them runs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memgauge.arguments import TargetOptions
+from memgauge.errors import UsageError, nearest
+from memgauge.study.design import points
+from memgauge.study.file import StudyFile, as_text
+from memgauge.study.records import Params
+from memgauge.study.space import Space
+from memgauge.targets import parse_target
+from memgauge.training import FIELDS, Training
+
+DEFAULT_STEPS = 3
+_LAYERS, _NODES = "hidden_layers", "nodes"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trial runs: a training, or a TARGET with arguments. Plain data, sent to processes.
+
+    Args:
+        training: What is trained, if it is not a TARGET.
+        target: The TARGET.
+        sets, options: Its arguments, and the options that libraries' models take.
+        steps: Steps of a TARGET's run.
+        device: `cpu` or `cuda`.
+        threads: CPU threads.
+        folder: The working directory, which a TARGET's path is relative to.
+    """
+
+    training: Training | None = None
+    target: str | None = None
+    sets: dict[str, str] = {}
+    options: TargetOptions = TargetOptions()
+    steps: int = DEFAULT_STEPS
+    device: str = "cpu"
+    threads: int | None = None
+    folder: str | None = None
+
+    @property
+    def environment(self) -> str:
+        """What is resident before anything is built depends on this."""
+        if self.training is not None:
+            t = self.training
+            what = f"{t.framework}, {t.data} {t.data_access}"
+            size = f", image size {t.image_size}" if t.image_size else ""
+            return f"{what}{size}, {self.device}"
+        return f"{self.target}, {self.device}"
+
+
+def points_of(file: StudyFile) -> list[Params]:
+    """Return the points of a study's design.
+
+    Raises:
+        UsageError: The design does not go with the space.
+    """
+    space = None if file.study.design == "list" else Space(file.space)
+    return points(file.study.design, space, file.study.trials, file.study.seed, file.list)
+
+
+def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int = 0) -> Subject:
+    """Return what a trial with these parameters runs.
+
+    Raises:
+        UsageError: A parameter is unknown or has the wrong type.
+    """
+    about = file.study
+    given: dict[str, Any] = {**file.fixed, **params}
+    if about.target is None:
+        training = training_of(given, file, repeat)
+        return Subject(training=training, device=about.device, threads=threads, folder=file.folder)
+    if parse_target(about.target).kind in ("torchvision", "timm", "transformers"):
+        known = {f.name for f in fields(TargetOptions)}
+        options = {k: v for k, v in given.items() if k in known}
+        given = {k: v for k, v in given.items() if k not in known}
+    else:
+        options = {}
+    return Subject(
+        target=_found_from(about.target, file.folder),
+        options=msgspec.convert(options, TargetOptions),
+        sets={name: as_text(value) for name, value in given.items()},
+        steps=file.limits.steps or DEFAULT_STEPS,
+        device=about.device,
+        threads=threads,
+        folder=file.folder,
+    )
+
+
+def _found_from(target: str, folder: str | None) -> str:
+    """Return a TARGET whose file's path holds wherever the process runs."""
+    parsed = parse_target(target)
+    if parsed.kind != "file" or folder is None:
+        return target
+    return f"{Path(folder, Path(parsed.name).expanduser())}:{parsed.function}"
+
+
+def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Training:
+    """Return the training that parameters describe; `hidden_layers` and `nodes_1 …` become its widths.
+
+    Raises:
+        UsageError: A name is unknown, a value of the wrong type, or widths are incomplete.
+    """
+    plain: dict[str, Any] = {}
+    layered: dict[str, int] = {}
+    extra: dict[str, Any] = dict(given.get("options", {}))
+    for name, value in given.items():
+        if name in (_LAYERS, _NODES) or name.startswith(f"{_NODES}_"):
+            layered[name] = value
+        elif name.startswith("options."):
+            extra[name.removeprefix("options.")] = value
+        elif name in FIELDS:
+            plain[name] = value
+        else:
+            known = (*FIELDS, _LAYERS, _NODES, f"{_NODES}_1")
+            raise UsageError(
+                f"{name} is no parameter of a training{nearest(name, known)}; there are {', '.join(known)}"
+            )
+    if layered:
+        if "widths" in plain:
+            raise UsageError(
+                f"widths and {', '.join(sorted(layered))} both say how wide layers are; choose one"
+            )
+        plain["widths"] = _widths(layered)
+    if file.limits.steps is not None:
+        plain.setdefault("steps", file.limits.steps)
+    if file.limits.epochs is not None:
+        plain.setdefault("epochs", file.limits.epochs)
+    plain.setdefault("seed", file.study.seed + repeat)
+    if file.study.device != "cpu":
+        extra.setdefault("device", file.study.device)
+    if extra:
+        plain["options"] = extra
+    if plain.get("data_dir") is not None and file.folder is not None:
+        plain["data_dir"] = str(Path(file.folder, Path(str(plain["data_dir"])).expanduser()))
+    try:
+        return msgspec.convert(plain, Training)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{error} (of a training)".replace(" - at `$.", ": `")) from None
+
+
+def _widths(layered: dict[str, int]) -> tuple[int, ...]:
+    numbered = {int(n.rpartition("_")[2]): v for n, v in layered.items() if n.startswith(f"{_NODES}_")}
+    count = layered.get(_LAYERS, max(numbered, default=0))
+    widths = []
+    for layer in range(1, count + 1):
+        width = numbered.get(layer, layered.get(_NODES))
+        if width is None:
+            raise UsageError(f"{_LAYERS} = {count}, but there is neither {_NODES} nor {_NODES}_{layer}")
+        widths.append(width)
+    return tuple(widths)

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import HEAD, Place
+
+from memgauge.storage import RunFile
+from memgauge.study.isolation import background
+from memgauge.study.ledger import Ledger, read_ledger, url_of
+from memgauge.study.local import is_alive
+from memgauge.study.merge import open_study
+from memgauge.study.records import StudyRecord, Trial
+
+ONE = "[limits]\nsteps = 1\n[space.width]\nvalues = [16]\n"
+TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
+
+
+def read(place: Place) -> StudyRecord:
+    return open_study(str(place.folder / "try.study"))
+
+
+def ends(pid: int) -> None:
+    """Wait until a process is gone; it was sent a signal that it cannot refuse."""
+    until = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+
+
+def test_a_study_runs_each_trial_once_and_keeps_predicted_beside_measured(place: Place) -> None:
+    place.study(
+        "repeats = 2\nrecord = ['peak_allocated_bytes']\n" + TWO,
+        HEAD.replace("baselines = 0", "baselines = 1"),
+    )
+    shown = place.memgauge("study", "run", "study.toml")
+    assert "4 trials: 4 done" in shown
+    study = read(place)
+    assert [t.attempts for t in study.trials] == [1, 1, 1, 1]
+    (baseline,) = study.baselines.values()
+    for trial in study.trials:
+        assert trial.predicted is not None and trial.machine is not None
+        assert trial.figures["peak_allocated_bytes"] == trial.predicted.allocated_bytes
+        assert (
+            trial.figures["peak_network_bytes"]
+            == trial.figures["peak_resident_bytes"] - baseline.loaded_bytes
+        )
+        low, high = trial.predicted.host_low_bytes, trial.predicted.host_high_bytes
+        assert low is not None and high is not None and low <= trial.figures["peak_resident_bytes"] <= high
+        with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
+            assert json.loads(str(run.document("machine")))["cores"] == trial.machine.cores
+            assert run.document("estimate") is not None
+    before = [t.ended_unix_ns for t in study.trials]
+    place.memgauge("study", "run", "study.toml")
+    assert [t.ended_unix_ns for t in read(place).trials] == before  # nothing is done twice
+    rows = list(
+        csv.DictReader(
+            io.StringIO(
+                place.memgauge("study", "show", "study.toml", "--csv", "-", "--sort", "width", "--descending")
+            )
+        )
+    )
+    assert [r["width"] for r in rows] == ["64", "64", "16", "16"]
+    assert rows[0]["predicted_allocated_bytes"] == rows[0]["peak_allocated_bytes"]
+    found = json.loads(place.memgauge("study", "show", "try.study", "--json"))
+    assert (found["schema"], found["by_status"]) == ("memgauge.study/1", {"done": 4})
+    place.memgauge("study", "report", "study.toml", "-o", "page.html")
+    page = (place.folder / "page.html").read_text()
+    assert "default-src 'none'" in page and "trial 0" in page and "<script src" not in page
+
+
+def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(place: Place) -> None:
+    place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    place.study(TWO)
+    assert "2 trials: 2 done" in place.memgauge("study", "run", "study.toml")
+    place.study(TWO.replace("steps = 1", "steps = 2"))
+    assert "[limits] steps was 1" in place.memgauge("study", "run", "study.toml", code=2)
+
+
+def test_a_model_that_raises_fails_its_trial_only(place: Place) -> None:
+    place.study(TWO + "[fixed]\nfail_at = 64\n")
+    place.memgauge("study", "run", "study.toml")
+    done, failed = read(place).trials
+    assert (done.status, failed.status) == ("done", "failed")
+    assert "the width of 64 is too much for me" in str(failed.error)
+    assert "target.py" in str(failed.error)
+
+
+def test_a_trial_above_its_limit_is_stopped_and_kept_as_a_bound(place: Place) -> None:
+    place.study("[limits]\nsteps = 1\ntrial_memory = '600MiB'\n[space.hold_mib]\nvalues = [0, 2000]\n")
+    place.memgauge("study", "run", "study.toml")
+    done, stopped = read(place).trials
+    assert done.status == "done"
+    assert (stopped.status, stopped.censored_at_bytes) == ("out-of-memory", 600 * 2**20)
+    assert "> 600.0 MiB" in place.memgauge("study", "show", "study.toml")
+
+
+def test_what_cannot_fit_is_kept_but_not_run(place: Place) -> None:
+    place.study("[limits]\nsteps = 1\ntrial_memory = '700MiB'\n[space.width]\nvalues = [16, 20_000_000]\n")
+    place.memgauge("study", "run", "study.toml")
+    done, refused = read(place).trials
+    assert (done.status, refused.status, refused.attempts) == ("done", "does-not-fit", 0)
+    assert refused.predicted is not None and "there are 700.0 MiB" in str(refused.cause)
+    assert not (place.folder / "try.study/trials/00001").exists()
+
+
+def test_an_argument_that_does_not_exist_stops_the_study_before_anything_runs(place: Place) -> None:
+    place.study("[space.widht]\nvalues = [1, 2]\n")
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert "takes no widht (nearest: width)" in said and "Traceback" not in said
+    assert read(place).trials == []
+
+
+def test_a_limit_of_time_ends_a_trial(place: Place) -> None:
+    gate = place.gate()
+    place.study(
+        f"[limits]\nsteps = 1\ntrial_seconds = 5\n[space.width]\nvalues = [16]\n[fixed]\ngate = '{gate.path}'\n"
+    )
+    runner = place.start("study", "run", "study.toml")
+    gate.arrived()  # and never opened
+    runner.communicate(timeout=120)
+    (trial,) = read(place).trials
+    assert trial.status == "time-limit" and "5 s" in str(trial.cause)
+
+
+def test_a_runner_that_is_killed_loses_nothing_and_does_nothing_twice(place: Place) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    pid = gate.arrived()
+    runner.kill()
+    runner.communicate()
+    assert [t.status for t in read(place).trials] == ["running"]
+    again = place.start("study", "run", "study.toml")
+    assert "still runs; its end is awaited" in again.stderr.readline()  # type: ignore[union-attr]
+    assert is_alive(place.folder / "try.study/trials/00000")
+    gate.open()
+    again.communicate(timeout=120)
+    (trial,) = read(place).trials
+    assert (trial.status, trial.attempts) == ("done", 1)
+    with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
+        assert pid in {p.pid for p in run.processes}
+
+
+def test_what_ended_while_no_runner_was_there_is_told_by_the_next(place: Place) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    pid = gate.arrived()
+    runner.kill()
+    runner.communicate()
+    gate.open()
+    ends(pid)
+    folder = place.folder / "try.study/trials/00000"
+    until = time.monotonic() + 30
+    while is_alive(folder) and time.monotonic() < until:  # the sampler writes the end of its file
+        time.sleep(0.01)
+    place.memgauge("study", "run", "study.toml")
+    (trial,) = read(place).trials
+    assert (trial.status, trial.attempts) == ("done", 1)
+
+
+def test_a_trial_that_is_killed_runs_again(place: Place) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    os.kill(gate.arrived(), signal.SIGKILL)
+    gate.arrived()
+    gate.open()
+    _, said = runner.communicate(timeout=120)
+    assert "was killed; it is run again" in said
+    (trial,) = read(place).trials
+    assert (trial.status, trial.attempts) == ("done", 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_study_ends_its_trial_and_can_go_on(place: Place, number: signal.Signals) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    pid = gate.arrived()
+    runner.send_signal(number)
+    _, said = runner.communicate(timeout=60)
+    assert runner.returncode == 130 and "the same command goes on" in said
+    ends(pid)
+    assert [t.status for t in read(place).trials] == ["waiting"]
+
+
+def test_a_second_runner_is_refused(place: Place) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    gate.arrived()
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert f"process {runner.pid} runs this study" in said
+    gate.open()
+    runner.communicate(timeout=60)
+
+
+def test_what_others_do_meanwhile_is_recorded_and_flagged(place: Place) -> None:
+    place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    (trial,) = read(place).trials
+    assert trial.background is not None and trial.background.mean_cores is not None
+    with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
+        calm = background(run, 2**34, (10**9, 10**9))
+        moved = background(run, 2**34, (10**9, 3 * 10**9))
+        shared = background(run, 2**34, (10**9, 3 * 10**9), jobs=2)
+    assert any("memory that others use moved by 1.86 GiB" in r for r in moved.reasons)
+    assert not any("moved" in r for r in calm.reasons) and shared.reasons == ()
+
+
+def test_disturbed_trials_are_repeated_if_asked(place: Place) -> None:
+    import msgspec
+
+    path = place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    ledger_file = place.folder / "try.study/ledger.db"
+    import sqlite3
+
+    with sqlite3.connect(ledger_file) as connection:  # as if others had worked meanwhile
+        (text,) = connection.execute(
+            "SELECT value_json FROM trial_user_attributes WHERE key = 'memgauge'"
+        ).fetchone()
+        trial = msgspec.json.decode(text)
+        trial["background"] = {"mean_cores": 3.0, "reasons": ["others kept 3.0 cores busy"]}
+        connection.execute(
+            "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'memgauge'", (json.dumps(trial),)
+        )
+    connection.close()
+    assert "1 disturbed" in place.memgauge("study", "show", str(path))
+    place.memgauge("study", "run", "study.toml", "--repeat-disturbed")
+    first, second = read(place).trials
+    assert (first.repeats_trial, second.repeats_trial, second.status) == (None, 0, "done")
+
+
+def test_studies_of_two_machines_become_one(place: Place) -> None:
+    place.study(ONE)
+    for machine in ("left", "right"):
+        place.memgauge("study", "run", "study.toml", "-o", machine, "--machine", machine)
+    place.memgauge("study", "merge", "both.study", "left", "right")
+    study = open_study(str(place.folder / "both.study"))
+    assert [t.machine.name for t in study.trials if t.machine] == ["left", "right"]
+    assert all((place.folder / "both.study" / str(t.run_file)).is_file() for t in study.trials)
+    shown = json.loads(place.memgauge("study", "show", "left", "right", "--json"))
+    assert shown["trials_total"] == 2
+
+
+def test_a_ledger_is_claimed_once_and_read_without_optuna(tmp_path: Path) -> None:
+    from memgauge.study.file import parse
+
+    file = parse(HEAD + TWO, "study.toml")
+    ledger = Ledger(url_of(tmp_path / "ledger.db"), file)
+    first, second = ledger.add([Trial(number=-1, params={"width": w}) for w in (16, 64)])
+    assert ledger.claim(first) and not ledger.claim(first)
+    ledger.finish(
+        Trial(number=first.number, params=first.params, status="done", figures={"peak_resident_bytes": 7})
+    )
+    ledger.finish(
+        Trial(number=first.number, params=first.params, status="failed")
+    )  # told twice: the first holds
+    assert ledger.claim(second)
+    ledger.release(second)
+    found = read_ledger(url_of(tmp_path / "ledger.db"))
+    assert [(t.number, t.status) for t in found.trials] == [(0, "done"), (1, "waiting")]
+    ledger.close()
+
+
+def test_what_is_no_ledger_is_named(place: Place) -> None:
+    (place.folder / "x.db").write_text("nothing")
+    assert "is not a ledger" in place.memgauge("study", "show", "x.db", code=2)
+    assert "has not been run here" in place.memgauge("study", "show", str(place.study(ONE)), code=2)
+    assert "there is no such study" in place.memgauge("study", "show", "nothing", code=2)
+    assert "no such study file" in place.memgauge("study", "run", "nothing.toml", code=2)
+
+
+def test_a_plan_runs_nothing(place: Place) -> None:
+    place.study(TWO)
+    assert "2 trials: 2 waiting" in place.memgauge("study", "run", "study.toml", "--plan")
+    assert not (place.folder / "try.study").exists()
