@@ -63,7 +63,7 @@ def _unique(listed: Sequence[Params]) -> list[Params]:
 
 def _grid(space: Space) -> list[Params]:
     for name, parameter in space.parameters.items():
-        if parameter.levels() is None:
+        if parameter.count is None:
             raise UsageError(
                 f'[space.{name}]: a grid needs values = […] or a step; or take design = "sobol" or "random"'
             )

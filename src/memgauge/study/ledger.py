@@ -147,15 +147,15 @@ class Ledger:
 
     def _added(self, trial: Trial) -> Trial:
         trial_module = self._optuna.trial
-        state = trial_module.TrialState.WAITING
+        state, value = self._state_of(trial)
         params = {name: _plain(value) for name, value in trial.params.items()}
         try:
             frozen = trial_module.FrozenTrial(
                 number=-1,
                 state=state,
-                value=None,
-                datetime_start=None,
-                datetime_complete=None,
+                value=value,
+                datetime_start=_time(trial.began_unix_ns if trial.status in FINISHED else None),
+                datetime_complete=_time(trial.ended_unix_ns if trial.status in FINISHED else None),
                 params=params,
                 distributions={n: self._distribution(n, v) for n, v in params.items()},
                 user_attrs={RECORD: msgspec.to_builtins(trial)},
@@ -215,19 +215,24 @@ class Ledger:
     def finish(self, trial: Trial) -> None:
         """Tell how a trial ended. Optuna sees a value only where one was measured."""
         assert trial.status in FINISHED
-        states = self._optuna.trial.TrialState
-        peak = trial.figures.get("peak_resident_bytes") or trial.figures.get("peak_allocated_bytes")
+        state, value = self._state_of(trial)
         with _reached(self.url):
             number = self._id_of(trial.number)
             try:
                 self._write(trial)
-                if trial.status == "done" and peak is not None:
-                    self._storage.set_trial_state_values(number, states.COMPLETE, [float(peak)])
-                else:  # a trial above its limit is no failure: Optuna's word for "no value" is pruned
-                    state = states.FAIL if trial.status in ("failed", "done") else states.PRUNED
-                    self._storage.set_trial_state_values(number, state)
+                self._storage.set_trial_state_values(number, state, None if value is None else [value])
             except self._optuna.exceptions.UpdateFinishedTrialError:
                 return  # told before, by a runner that was killed in between
+
+    def _state_of(self, trial: Trial) -> tuple[Any, float | None]:
+        """Return Optuna's state and value for a trial; above its limit it has no value, and is no failure."""
+        states = self._optuna.trial.TrialState
+        if trial.status not in FINISHED:
+            return states.WAITING, None
+        peak = trial.figures.get("peak_resident_bytes") or trial.figures.get("peak_allocated_bytes")
+        if trial.status == "done" and peak is not None:
+            return states.COMPLETE, float(peak)
+        return (states.FAIL if trial.status in ("failed", "done") else states.PRUNED), None
 
     def _write(self, trial: Trial) -> None:
         self._storage.set_trial_user_attr(self._id_of(trial.number), RECORD, msgspec.to_builtins(trial))
@@ -311,6 +316,12 @@ def _distribution(kinds: Any, values: list[Any], file: StudyFile, name: str) -> 
         low, high = float(min(values)), float(max(values))
         return kinds.FloatDistribution(low, high, log=bool(parameter and parameter.log))
     return kinds.CategoricalDistribution(list(dict.fromkeys(values)))
+
+
+def _time(unix_ns: int | None) -> Any:
+    import datetime
+
+    return None if unix_ns is None else datetime.datetime.fromtimestamp(unix_ns / 1e9)
 
 
 def _plain(value: Value) -> Any:

@@ -141,9 +141,7 @@ def merge_into(out: Path, studies: Sequence[StudyRecord], name: str | None = Non
         kept = _with_run_file(out, trial)
         if kept.status not in FINISHED:
             kept = msgspec.structs.replace(kept, status="waiting", claim=None)
-        made = ledger.add([kept])[0]
-        if kept.status in FINISHED and ledger.claim(made):
-            ledger.finish(made)
+        ledger.add([kept])
     for key, baseline in found.baselines.items():
         ledger.keep_baseline(key, baseline)
     result = ledger.read()

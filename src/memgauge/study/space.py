@@ -36,22 +36,31 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def is_whole(self) -> bool:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def levels(self) -> tuple[Value, ...] | None:
-        """Return all values in order; None if there are infinitely many."""
+    @property
+    def count(self) -> int | None:
+        """How many values there are; None if infinitely many."""
         if self.values is not None:
-            return self.values
+            return len(self.values)
         assert self.low is not None and self.high is not None
         if self.step is None and not (self.is_whole and not self.log):
             return None
-        step = self.step or 1
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        return tuple(self.low + i * step for i in range(count))
+        return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
+
+    def level(self, place: int) -> Value:
+        """Return one of the values in order, of `count`."""
+        if self.values is not None:
+            return self.values[place]
+        assert self.low is not None
+        return self.low + place * (self.step or 1)
+
+    def levels(self) -> tuple[Value, ...] | None:
+        """Return all values in order; None if there are infinitely many."""
+        return None if self.count is None else tuple(self.level(place) for place in range(self.count))
 
     def at(self, share: float) -> Value:
         """Return the value at `share` (0 ≤ share < 1) of the parameter's extent."""
-        levels = self.levels()
-        if levels is not None:
-            return levels[min(int(share * len(levels)), len(levels) - 1)]
+        if self.count is not None:
+            return self.level(min(int(share * self.count), self.count - 1))
         assert self.low is not None and self.high is not None
         if self.log:
             low, high = math.log(self.low), math.log(self.high + (1 if self.is_whole else 0))
@@ -111,8 +120,7 @@ class Space:
         """Return how many points there can be at most, conditions left out; infinite for ranges."""
         total = 1.0
         for parameter in self.parameters.values():
-            levels = parameter.levels()
-            total *= math.inf if levels is None else len(levels)
+            total *= math.inf if parameter.count is None else parameter.count
         return total
 
 

@@ -27,7 +27,9 @@ EXPLAINED = (
 LEAST_TRIALS = 8  # below this nothing is fitted
 TRIALS_PER_PARAMETER = 10  # below this a design counts as small: the usual rule for computer experiments
 # (Loeppky, Sacks, Welch 2009, "Choosing the sample size of a computer experiment").
-SMALL_EFFECT = 1e-3  # of the variance: too little for a figure anybody plans by, and said to be
+# Of the variance. What explains less is not called a driver, though it may be real: a dummy among a hundred passes
+# the floor of the others now and then, by some tenths of a percent at most (benchmarks/studies/drivers.py).
+LEAST_SHARE = 5e-3
 CERTAIN = 5e-4  # p of the ANOVA below which it names a driver: one in two thousand that do nothing
 COULD_MATTER = 0.05  # a parameter that may explain so much and is not above the floor stays undecided
 _GROUPED_BY = ("framework", "optimizer", "precision", "mode", "machine")
@@ -175,7 +177,10 @@ def _explained(
         # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
         is_above = bool(np.quantile(found.shares[:, j], 0.05) > floor)
         is_tested = share > floor and tests.get(f.name, 1.0) < CERTAIN
-        verdict = "driver" if is_above or is_tested else "undecided" if high > COULD_MATTER else "none"
+        if is_above or is_tested:
+            verdict = "driver" if share >= LEAST_SHARE else "little"
+        else:
+            verdict = "undecided" if high > COULD_MATTER else "none"
         band = np.quantile(curves, [0.025, 0.975], axis=0)
         rows.append(
             Importance(
@@ -329,8 +334,9 @@ def _words(
 ) -> str:
     about = f"{_percent(share)} of the variance ({_percent(low)} to {_percent(high)}; noise reaches {_percent(floor)})"
     if verdict == "driver":
-        little = ", a small effect" if share < SMALL_EFFECT else ""
-        return f"{name}: drives it{little}, {about}, {format_bytes(effect_bytes)} from end to end"
+        return f"{name}: drives it, {about}, {format_bytes(effect_bytes)} from end to end"
+    if verdict == "little":
+        return f"{name}: hardly any effect, {about}, {format_bytes(effect_bytes)} from end to end"
     if verdict == "undecided":
         return f"{name}: cannot be told from noise here, {about}; more trials would tell"
     half = (high - low) / 2

@@ -12,7 +12,7 @@ class Importance(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: Of the variance, by fANOVA; `low` and `high` hold 95 % of the bootstrap draws.
-        verdict: `driver`, `none` (not above the floor) or `undecided` (the design is too small to say).
+        verdict: `driver`, `little` (above the floor, but below half a percent), `none` (not above the floor) or `undecided` (the design is too small to say).
         effect_bytes: Highest less lowest point of its partial dependence.
         values, curve_bytes, curve_low_bytes, curve_high_bytes: The partial dependence, with 95 % bands.
     """
