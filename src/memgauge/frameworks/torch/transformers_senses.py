@@ -40,8 +40,11 @@ def see(asked: Ask) -> dict[str, Field]:
             "flattened_patches": Field((asked.batch_size, count, size)),
             "attention_mask": Field((asked.batch_size, count), fill=1),
         }
+    if {"pixel_values", "target_sizes"} <= asked.names and "input_ids" not in asked.names:
+        return _row_of_patches(asked, config)
     name = "pixel_values" if "pixel_values" in asked.names else "pixel_values_videos"
-    if name not in asked.names or (name == "pixel_values_videos" and name not in asked.required):
+    optional = name not in asked.required and "input_ids" in asked.names  # text will do
+    if name not in asked.names or (name == "pixel_values_videos" and optional):
         return {}
     height, width = _picture_size(asked, config)
     channels = int(getattr(config, "num_channels", None) or getattr(config, "in_channels", None) or 3)
@@ -80,16 +83,39 @@ def _flat_patches(asked: Ask, config: Any) -> dict[str, Field]:
     }
 
 
+def _row_of_patches(asked: Ask, config: Any) -> dict[str, Field]:
+    """Return the patches of all pictures in one row, as MiniCPM-V's pictures are packed."""
+    patch, channels = int(config.patch_size), int(getattr(config, "num_channels", 3))
+    sides = tuple(length // patch for length in _picture_size(asked, config))
+    patches = asked.batch_size * sides[0] * sides[1]
+    return {
+        "pixel_values": Field((1, channels, patch, patches * patch)),
+        "target_sizes": Field((asked.batch_size, 2), rows=(sides,) * asked.batch_size),
+    }
+
+
 def _picture_size(asked: Ask, config: Any) -> tuple[int, int]:
     if asked.image_size is not None:
         return asked.image_size, asked.image_size
     places = [(part, key) for key in ("image_size", "crop_size") for part in parts_of(config)]
-    size = next((found for part, key in places if (found := getattr(part, key, None))), PICTURE)
+    size = next((found for part, key in places if (found := getattr(part, key, None))), None)
+    size = size or _size_in_timm(asked.config) or PICTURE
     if isinstance(size, dict):
         size = (size.get("height", PICTURE), size.get("width", PICTURE))
     if isinstance(size, (list, tuple)):
         return int(size[0]), int(size[-1])
     return int(size), int(size)
+
+
+def _size_in_timm(config: Any) -> int | None:
+    """Return the size that a model of timm inside this one is made for."""
+    for part in parts_of(config):
+        if getattr(part, "model_type", "") == "timm_wrapper":
+            import timm
+
+            known = timm.get_pretrained_cfg(part.architecture)
+            return int(known.input_size[-1]) if known is not None else None
+    return None
 
 
 def _patches(asked: Ask, config: Any) -> dict[str, Field]:
