@@ -5,7 +5,7 @@ What a set does not record is the plainest reading of its authors' scripts; docs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,10 +20,21 @@ from memgauge.workload import Workload
 def timm_script(name: str, batch_size: int) -> Workload:
     """Timm's train.py: SGD with Nesterov momentum, label smoothing, gradients cleared after the step.
 
-    `torch.backends.cudnn.benchmark = True` is set by the script itself.
+    `torch.backends.cudnn.benchmark = True` is set by the script itself. Its loader copies the next
+    batch ahead on a stream of its own (`PrefetchLoader`, by default), and the loop's variables keep
+    the batch before until the next is there.
     """
     timm = _import_timm()
+    from timm.data.loader import PrefetchLoader
+
     channels, size, _ = _configuration(timm, name)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            with torch.device("cpu"):
+                pictures = torch.zeros((batch_size, channels, *size), dtype=torch.uint8)
+                labels = torch.zeros(batch_size, dtype=torch.int64)
+            yield pictures, labels
 
     def build() -> Any:
         torch.backends.cudnn.benchmark = True
@@ -31,13 +42,15 @@ def timm_script(name: str, batch_size: int) -> Workload:
         optimizer = torch.optim.SGD(
             model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=2e-5
         )
-        return model, optimizer
+        ahead = PrefetchLoader(batches(), channels=channels, device=torch.device("cuda"))
+        return model, optimizer, {"loader": iter(ahead)}
 
-    def batch() -> Any:
-        return torch.randn(batch_size, channels, *size), torch.zeros(batch_size, dtype=torch.int64)
+    def batch() -> None:
+        return None  # the loader's are made in the step, while the loop still holds the one before
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
-        pictures, labels = batch
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loop: dict[str, Any], _: None) -> None:
+        loop["batch"] = next(loop["loader"])
+        pictures, labels = loop["batch"]
         output = model(pictures)
         if isinstance(output, (tuple, list)):
             output = output[0]

@@ -30,9 +30,12 @@ from memgauge.records import Trace
 # What is left out, one after the other, to see what each mechanism does.
 ABLATIONS = {
     "no cuBLAS workspace": frozenset({libraries.CUBLAS, libraries.CUBLASLT}),
-    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.SORT}),
+    "no workspace of convolutions": frozenset({libraries.CONVOLUTION, libraries.SEARCH}),
     "no cache releases of the search": frozenset({"cache releases", libraries.SEARCH}),
-    "nothing beside tensors": frozenset({*libraries.MECHANISMS, "cache releases"}),
+    "no scratch of attention": frozenset({libraries.ATTENTION}),
+    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.SORT}),
+    "one stream for all": frozenset({"streams"}),
+    "nothing beside tensors": frozenset({*libraries.MECHANISMS, "cache releases", "streams"}),
 }
 _SETTINGS = CudaSettings()
 _TASKS_PER_WORKER = 40

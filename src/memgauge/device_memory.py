@@ -151,9 +151,13 @@ def convolved_share(trace: Trace) -> float:
 def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
     """Return the replay without end, with scratch at its `low`, `expected` or `high` size."""
     if side == "expected" or not trace.scratch:
-        return cuda_caching.replay(trace.events, settings, releases=trace.cache_releases)
+        return cuda_caching.replay(
+            trace.events, settings, releases=trace.cache_releases, streams=trace.streams
+        )
     sizes = {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
-    return cuda_caching.replay(resized(trace.events, sizes), settings, releases=trace.cache_releases)
+    return cuda_caching.replay(
+        resized(trace.events, sizes), settings, releases=trace.cache_releases, streams=trace.streams
+    )
 
 
 def _differs(trace: Trace, side: str) -> bool:
@@ -199,6 +203,7 @@ def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
         unmodelled=trace.unmodelled,
         scratch=scratch,
         cache_releases=releases,
+        streams={} if "streams" in mechanisms else trace.streams,
         uses=trace.uses,
     )
 
@@ -208,7 +213,9 @@ def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Ti
     if capacity_bytes <= 0:
         return None
     try:
-        return cuda_caching.replay(trace.events, settings, capacity_bytes, releases=trace.cache_releases)
+        return cuda_caching.replay(
+            trace.events, settings, capacity_bytes, releases=trace.cache_releases, streams=trace.streams
+        )
     except OutOfMemory:
         return None
 
