@@ -41,14 +41,14 @@ _SETTINGS = CudaSettings()
 _TASKS_PER_WORKER = 40
 
 
-def run(cases: list[Case], out: Path, *, jobs: int, peers: bool) -> None:
+def run(cases: list[Case], out: Path, *, jobs: int, peers: bool = False) -> None:
     """Estimate every case that `out` does not hold yet, and append a line for each.
 
     Args:
         cases: What to run.
         out: The file of results; lines that are there are kept and not run again.
         jobs: Processes.
-        peers: Also ask the other predictors that are installed.
+        peers: Ask the other predictors that are installed, instead of our own.
     """
     done = {row["key"] for row in rows_of(out)}
     left = [case for case in cases if case.key not in done]
@@ -63,7 +63,7 @@ def run(cases: list[Case], out: Path, *, jobs: int, peers: bool) -> None:
     ):
         if out.stat().st_size and not out.read_text(encoding="utf-8").endswith("\n"):
             lines.write("\n")  # a line that was cut off stays alone
-        answers = pool.imap_unordered(_answer, [(case, peers) for case in left])
+        answers = pool.imap_unordered(_ask_peers if peers else _answer, left)
         for number, row in enumerate(answers, start=1):
             lines.write(json.dumps(row) + "\n")
             lines.flush()
@@ -89,8 +89,14 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-def _answer(asked: tuple[Case, bool]) -> dict[str, Any]:
-    case, peers = asked
+def _ask_peers(case: Case) -> dict[str, Any]:
+    from benchmarks.accuracy.peers import answers
+
+    found, refused = answers(case)
+    return {"key": case.key, "others": found, "refused": refused}
+
+
+def _answer(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = {
         "key": case.key,
         "family": case.family,
@@ -108,10 +114,6 @@ def _answer(asked: tuple[Case, bool]) -> dict[str, Any]:
     except Exception as error:  # a miss is a result
         row["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:300]}"
     row["seconds"] = round(time.perf_counter() - begin, 3)
-    if peers and "error" not in row:
-        from benchmarks.accuracy.peers import answers
-
-        row["others"] = {**row["others"], **answers(case)}
     return row
 
 
