@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memgauge.device_memory import placement_bytes, widened, workspace_share
+from memgauge.device_memory import placement_bytes, widened
 from memgauge.records import Range, Uncertainty
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ def estimate_range(row: Row, kind: str, beside: int, beside_spread: int = 0) -> 
     spread = placement_bytes(row["convolved"], expected)
     parts = [Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis="")]
     if kind != "allocated":
-        up = int(workspace_share() * max(row["high"] - row["reserved"], 0))
+        up = max(row["high"] - row["reserved"], 0)
         down = max(row["reserved"] - row["low"], 0)
         parts.append(Uncertainty(source="workspaces", low_bytes=down, high_bytes=up, basis=""))
     if kind == "device":

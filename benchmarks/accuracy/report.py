@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.accuracy import figures
 from benchmarks.accuracy.figures import Row
+from benchmarks.accuracy.protocols import VISION
 from benchmarks.accuracy.run import ABLATIONS, rows_of
 from benchmarks.accuracy.scatter import scatter
 from memgauge.records import Range, Uncertainty
@@ -33,7 +34,7 @@ _PEER_NAMES = {
 
 def write(results: Path, docs: Path) -> None:
     """Write the page and the picture from the folder of results."""
-    found = {name: rows_of(results / f"{name}.jsonl") for name in _TITLES}
+    found = {name: _with_peers(results, name) for name in _TITLES}
     found = {name: rows for name, rows in found.items() if rows}
     lines = [_HEAD]
     for name, rows in found.items():
@@ -57,6 +58,15 @@ def write(results: Path, docs: Path) -> None:
             points += [(name, *pair) for pair in figures.of_kind(good, kind, beside)]
             del environment
     (docs / "accuracy.svg").write_text(scatter(points), encoding="utf-8")
+
+
+def _with_peers(results: Path, name: str) -> list[Row]:
+    """Return a set's rows with what other predictors said of them, where they were asked."""
+    asked = {row["key"]: row for row in rows_of(results / f"{name}.peers.jsonl")}
+    rows = rows_of(results / f"{name}.jsonl")
+    for row in rows:
+        row["others"] = {**row["others"], **asked.get(row["key"], {}).get("others", {})}
+    return rows
 
 
 def _counts(rows: Sequence[Row]) -> list[str]:
@@ -117,6 +127,8 @@ def _measured(name: str, rows: Sequence[Row]) -> list[str]:
                     lines.append(
                         _error_line(f"{environment}, {half}, above the constant", figures.errors(above))
                     )
+        if name == "xmem":
+            lines += _apart(rows)
         lines += ["", _RANGE_HEAD, *ranges, ""]
     kind = "device" if "device" in kinds else "reserved"
     lines += [
@@ -126,6 +138,25 @@ def _measured(name: str, rows: Sequence[Row]) -> list[str]:
     ]
     lines += _ablation(rows, kind)
     lines += ["", "Others on the same rows of the report half", "", _ERROR_HEAD, *_peers(rows, kind), ""]
+    return lines
+
+
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """Return xMem's generations by kind of network and by card, both halves apart."""
+    lines = []
+    for environment, group in _by_environment(rows).items():
+        for half in ("build", "report"):
+            for kind in ("convolutional", "transformer"):
+                for card in sorted({r["device"] for r in group}):
+                    some = [
+                        r
+                        for r in group
+                        if (r["half"], r["device"], "error" in r) == (half, card, False)
+                        and (r["facts"]["model"] in VISION) == (kind == "convolutional")
+                    ]
+                    if some:
+                        said = figures.errors(figures.of_kind(some, "reserved", 0))
+                        lines.append(_error_line(f"{environment}, {half}, {kind}, {card}", said))
     return lines
 
 
@@ -171,12 +202,13 @@ def _peers(rows: Sequence[Row], kind: str) -> list[str]:
     return lines
 
 
-def _need(row: Row, least: int, reserved: int, high: int, convolved: float, beside: Range | None) -> Range:
+def _need(said: Row, convolved: float, beside: Range | None) -> Range:
+    least, reserved = said["least"], said["reserved"]
     spread = figures.placement_bytes(convolved, reserved)
-    up = int(figures.workspace_share() * max(high - reserved, 0))
+    up, down = max(said["high"] - reserved, 0), max(reserved - said.get("low", reserved), 0)
     parts = [
         Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis=""),
-        Uncertainty(source="workspaces", low_bytes=0, high_bytes=up, basis=""),
+        Uncertainty(source="workspaces", low_bytes=down, high_bytes=up, basis=""),
     ]
     if beside is None:
         return figures.widened(least, tuple(parts), at_least=0)
@@ -196,7 +228,7 @@ def _capped(rows: Sequence[Row]) -> list[str]:
     for half in ("build", "report"):
         said = []
         for row in (r for r in rows if r["half"] == half and "error" not in r):
-            need = _need(row, row["least"], row["reserved"], row["high"], row["convolved"], None)
+            need = _need(row, row["convolved"], None)
             said.append((figures.judged(need, row["facts"]["cap"]), row["facts"]["ran"]))
         lines.append(_verdict_line(half, figures.verdicts(said)))
     return [*lines, ""]
@@ -208,11 +240,10 @@ def _largest(rows: Sequence[Row]) -> list[str]:
         said = []
         for row in (r for r in rows if r["half"] == half and "error" not in r):
             beside = Range(**dict(zip(("low", "expected", "high"), row["context"], strict=True)))
-            need = _need(row, row["least"], row["reserved"], row["high"], row["convolved"], beside)
+            need = _need(row, row["convolved"], beside)
             said.append((figures.judged(need, row["usable"]), True))
             if row.get("next"):
-                more = row["next"]
-                need = _need(row, more["least"], more["reserved"], more["high"], row["convolved"], beside)
+                need = _need(row["next"], row["convolved"], beside)
                 said.append((figures.judged(need, row["usable"]), False))
         lines.append(_verdict_line(half, figures.verdicts(said)))
     return [*lines, ""]

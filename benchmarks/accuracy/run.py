@@ -163,9 +163,9 @@ def _next(case: Case) -> dict[str, int]:
     trace = _traced(case, workload)
     free = replay_sized(trace, _SETTINGS, "expected")
     reserved, allocated = max(free.reserved_bytes or ()), max(free.allocated_bytes)
-    high = max(replay_sized(trace, _SETTINGS, "high").reserved_bytes or ())
+    low, high = (max(replay_sized(trace, _SETTINGS, s).reserved_bytes or ()) for s in ("low", "high"))
     least = least_reserved(trace, _SETTINGS, allocated, reserved)
-    return {"reserved": reserved, "allocated": allocated, "least": least, "high": high}
+    return {"reserved": reserved, "allocated": allocated, "least": least, "low": low, "high": high}
 
 
 def _trace(case: Case) -> Trace:

@@ -26,13 +26,10 @@ from memgauge.units import MIB
 # Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
 # than the card did: scratch that no model knows, order of frees, kernels' choices. It grows with
 # the part of the run that passes through cuDNN, whose choices are not published. Set so that 95 % of
-# the residuals of the build halves of benchmarks/accuracy lie inside (docs/accuracy.md, "Ranges").
-PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.04, 0.12
+# the residuals of the build half of timm's set lie inside (docs/accuracy.md, "Ranges").
+PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.04, 0.05
 # and at least one shared segment, the step in which reserved memory grows.
 PLACEMENT_BYTES = 20 * MIB
-# Of the span to the highest workspaces of all convolutions at once, the part that 95 % stay within:
-# they are not all highest in the same run (docs/accuracy.md, "Ranges").
-WORKSPACE_SHARE = 0.5
 # The search for the least capacity ends at this share of it.
 _CAPACITY_STEP = 1 / 256
 
@@ -96,7 +93,7 @@ def device_memory(
         Uncertainty(
             source="workspaces",
             low_bytes=max(unlimited - low, 0),
-            high_bytes=int(workspace_share() * max(high - unlimited, 0)),
+            high_bytes=max(high - unlimited, 0),
             basis="limits of each library's scratch (memgauge.devices.libraries)",
         ),
         Uncertainty(
@@ -130,11 +127,6 @@ def device_memory(
 def placement_bytes(convolved: float, reserved: int) -> int:
     """Return the half-width of reserved memory (95 %), by `convolved_share`."""
     return max(PLACEMENT_BYTES, int((PLACEMENT_SPREAD + CONVOLVED_SPREAD * convolved) * reserved))
-
-
-def workspace_share() -> float:
-    """Return the part of the span to all workspaces' highest that 95 % stay within."""
-    return WORKSPACE_SHARE
 
 
 def convolved_share(trace: Trace) -> float:
