@@ -167,11 +167,12 @@ def _differs(trace: Trace, side: str) -> bool:
 def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator[MemoryEvent]:
     """Yield the events with other sizes for some storages."""
     for event in events:
-        size = sizes.get(event[0])
+        storage, before, phase, layer, operator = event
+        size = sizes.get(storage)
         if size is None:
             yield event
         else:
-            yield event._replace(requested_bytes=size if event.requested_bytes > 0 else -size)
+            yield MemoryEvent(storage, size if before > 0 else -size, phase, layer, operator)
 
 
 def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack, workspace_config_bytes
@@ -77,6 +78,32 @@ def cublaslt_bytes(stack: Stack) -> int:
     return 0 if shared else MIB
 
 
+class Rate(IntEnum):
+    """What tensor cores give for a type on a card."""
+
+    NONE = 0  # no such units, or not allowed
+    EQUAL = 1  # about the rate of the ordinary ones: copying for them does not pay
+    FASTER = 2  # several times the rate
+
+
+# Chips whose tensor cores take float32 (TF32) at eight times the ordinary rate. Elsewhere from 8.6 on it
+# is one to two times: NVIDIA's architecture papers for A100 (156 to 19.5 TFLOPS), H100 (495 to 67), B200;
+# GA102 (RTX 3090: 35.6 to 35.6), Ada (RTX 4090: 82.6 to 82.6), RTX Blackwell (RTX 5090: 104.8 to 104.8).
+_FAST_TF32 = ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+def tensor_core_rate(capability: tuple[int, int], *, is_half: bool, allows_tf32: bool) -> Rate:
+    """Return what tensor cores give for half types, or for float32 where TF32 is allowed.
+
+    Half types run on them from 7.0 on, several times as fast (architecture papers since V100's).
+    """
+    if is_half:
+        return Rate.FASTER if capability >= (7, 0) else Rate.NONE
+    if not allows_tf32 or capability < (8, 0):
+        return Rate.NONE
+    return Rate.FASTER if capability in _FAST_TF32 else Rate.EQUAL
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """One call of cuDNN: forward, or backward with respect to data or filter.
@@ -94,7 +121,7 @@ class Convolution:
     groups: int
     channels: tuple[int, int]  # of data and of result
     channels_last: bool
-    tensor_cores: bool  # float32 with TF32 allowed on 8.0 and up, or a half type on 7.0 and up
+    tensor_cores: Rate
     strided: bool
     image: tuple[int, ...]  # height, width of data
     batch: int
@@ -110,6 +137,7 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
     product in either layout, so that what is expected is:
 
         forward, and kernels of one point      nothing
+        where tensor cores are not faster      nothing
         gradient of the data                   copies of both gradients and of the filter
         gradient of the filter                 the same, and the partial sums of `split_bytes`
 
@@ -121,10 +149,11 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         multiprocessors: Of the card.
     """
     copies = (call.data + call.weight + call.result) * call.itemsize
-    if call.channels_last or not call.tensor_cores:
+    if call.channels_last or call.tensor_cores is Rate.NONE:
         return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
     expected = 0
-    if call.direction != "forward" and max(call.kernel) > 1:
+    faster = call.tensor_cores is Rate.FASTER
+    if faster and call.direction != "forward" and max(call.kernel) > 1:
         expected = copies
         if call.direction == "filter" and call.groups == 1:
             expected += split_bytes(call, multiprocessors)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memgauge.devices import libraries
-from memgauge.devices.libraries import Convolution
+from memgauge.devices.libraries import Convolution, Rate
 from memgauge.frameworks.torch.operators import rule_of
 from memgauge.frameworks.torch.shapes import output_specs
 from memgauge.records import Range, Scratch
@@ -109,12 +109,10 @@ class Libraries:
         size = libraries.convolution_bytes(call, self._card.multiprocessors)
         self.pass_by(libraries.CONVOLUTION, size)
 
-    def uses_tensor_cores(self, dtype: torch.dtype) -> bool:
-        """Return whether convolutions of this type may run on tensor cores."""
-        capability = self._card.capability
-        if dtype in _HALF:
-            return capability >= (7, 0)
-        return dtype is torch.float32 and capability >= (8, 0) and torch.backends.cudnn.allow_tf32
+    def tensor_cores(self, dtype: torch.dtype) -> Rate:
+        """Return what tensor cores give for convolutions of this type."""
+        allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+        return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
 
 def convolution(
@@ -221,7 +219,7 @@ def _call(
         groups=groups,
         channels=(data.shape[1], result.shape[1]),
         channels_last=is_channels_last(input) or is_channels_last(weight),
-        tensor_cores=mode.libraries.uses_tensor_cores(input.dtype),
+        tensor_cores=mode.libraries.tensor_cores(input.dtype),
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
         batch=data.shape[0],
