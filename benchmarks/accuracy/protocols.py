@@ -75,21 +75,25 @@ def timm_script(name: str, batch_size: int, *, alone: bool = False) -> Workload:
 
 
 def timm_benchmark(name: str, batch_size: int, image_size: int) -> Workload:
-    """Timm's benchmark.py, training: float16 autocast, SGD with momentum, no search for kernels recorded."""
+    """Timm's benchmark.py, training: float16 autocast, SGD with momentum, no search for kernels recorded.
+
+    Attention is written out: `scaled_dot_product_attention` came with torch 2.0, these runs are older.
+    """
     timm = _import_timm()
     channels, size, _ = _configuration(timm, name)
     asked = (image_size, image_size)
 
     def build() -> Any:
         torch.backends.cudnn.benchmark = True
-        more = {}
-        if asked != size:
-            try:
-                model = timm.create_model(name, pretrained=False, img_size=asked)
-            except TypeError:
-                model = timm.create_model(name, pretrained=False, **more)
-        else:
+        timm.layers.set_fused_attn(False)
+        try:
+            model = timm.create_model(
+                name, pretrained=False, **({} if asked == size else {"img_size": asked})
+            )
+        except TypeError:  # a network that takes any size
             model = timm.create_model(name, pretrained=False)
+        finally:
+            timm.layers.set_fused_attn(True)
         return model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
     def batch() -> Any:

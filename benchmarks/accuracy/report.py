@@ -13,6 +13,7 @@ from benchmarks.accuracy.figures import Row
 from benchmarks.accuracy.protocols import VISION
 from benchmarks.accuracy.run import ABLATIONS, rows_of
 from benchmarks.accuracy.scatter import scatter
+from memgauge.device_memory import PLACEMENT_SPREAD
 from memgauge.records import Range, Uncertainty
 from memgauge.units import MIB
 
@@ -202,24 +203,15 @@ def _peers(rows: Sequence[Row], kind: str) -> list[str]:
     return lines
 
 
-def _need(said: Row, convolved: float, beside: Range | None) -> Range:
-    least, reserved = said["least"], said["reserved"]
-    spread = figures.placement_bytes(convolved, reserved)
-    up, down = max(said["high"] - reserved, 0), max(reserved - said.get("low", reserved), 0)
-    parts = [
-        Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis=""),
-        Uncertainty(source="workspaces", low_bytes=down, high_bytes=up, basis=""),
-    ]
+def _need(said: Row, beside: Range | None) -> Range:
+    """Return the capacity that a run must have, as `memgauge.device_memory` gives it."""
+    least = said["least"]
+    lacking = int(PLACEMENT_SPREAD * least)
+    parts = [Uncertainty(source="placement", low_bytes=lacking, high_bytes=lacking, basis="")]
     if beside is None:
         return figures.widened(least, tuple(parts), at_least=0)
-    parts.append(
-        Uncertainty(
-            source="context",
-            low_bytes=beside.expected - beside.low,
-            high_bytes=beside.high - beside.expected,
-            basis="",
-        )
-    )
+    down, up = beside.expected - beside.low, beside.high - beside.expected
+    parts.append(Uncertainty(source="context", low_bytes=down, high_bytes=up, basis=""))
     return figures.widened(least + beside.expected, tuple(parts), at_least=0)
 
 
@@ -228,7 +220,7 @@ def _capped(rows: Sequence[Row]) -> list[str]:
     for half in ("build", "report"):
         said = []
         for row in (r for r in rows if r["half"] == half and "error" not in r):
-            need = _need(row, row["convolved"], None)
+            need = _need(row, None)
             said.append((figures.judged(need, row["facts"]["cap"]), row["facts"]["ran"]))
         lines.append(_verdict_line(half, figures.verdicts(said)))
     return [*lines, ""]
@@ -240,10 +232,10 @@ def _largest(rows: Sequence[Row]) -> list[str]:
         said = []
         for row in (r for r in rows if r["half"] == half and "error" not in r):
             beside = Range(**dict(zip(("low", "expected", "high"), row["context"], strict=True)))
-            need = _need(row, row["convolved"], beside)
+            need = _need(row, beside)
             said.append((figures.judged(need, row["usable"]), True))
             if row.get("next"):
-                need = _need(row["next"], row["convolved"], beside)
+                need = _need(row["next"], beside)
                 said.append((figures.judged(need, row["usable"]), False))
         lines.append(_verdict_line(half, figures.verdicts(said)))
     return [*lines, ""]

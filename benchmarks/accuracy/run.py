@@ -17,6 +17,7 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.device_memory import (
     convolved_share,
+    giving_way,
     least_reserved,
     replay_sized,
     resized,
@@ -145,7 +146,7 @@ def predict(case: Case) -> dict[str, Any]:
     limited = runs_within(trace, _SETTINGS, usable.bytes - beside.expected)
     said["limited"] = None if limited is None else max(limited.reserved_bytes or ())
     if "cap" in case.facts or "largest" in case.facts:
-        said["least"] = least_reserved(trace, _SETTINGS, allocated, reserved)
+        said["least"] = least_reserved(giving_way(trace), _SETTINGS)
     if case.facts.get("steady"):
         last = [i for i, event in enumerate(trace.events) if event.phase.startswith("step 2")]
         said["allocated"] = max(free.allocated_bytes[i] for i in last)
@@ -163,9 +164,8 @@ def _next(case: Case) -> dict[str, int]:
     trace = _traced(case, workload)
     free = replay_sized(trace, _SETTINGS, "expected")
     reserved, allocated = max(free.reserved_bytes or ()), max(free.allocated_bytes)
-    low, high = (max(replay_sized(trace, _SETTINGS, s).reserved_bytes or ()) for s in ("low", "high"))
-    least = least_reserved(trace, _SETTINGS, allocated, reserved)
-    return {"reserved": reserved, "allocated": allocated, "least": least, "low": low, "high": high}
+    least = least_reserved(giving_way(trace), _SETTINGS)
+    return {"reserved": reserved, "allocated": allocated, "least": least}
 
 
 def _trace(case: Case) -> Trace:

@@ -9,6 +9,7 @@ Each range covers 95 % and says where its width comes from (`Uncertainty`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -73,7 +74,8 @@ def device_memory(
     usable = place.usable_figure
     timeline, reserved = free, unlimited
     if usable is not None and beside.expected + unlimited > usable.bytes:
-        limited = runs_within(trace, settings, usable.bytes - beside.expected)
+        room = usable.bytes - beside.expected
+        limited = runs_within(trace, settings, room) or runs_within(giving_way(trace), settings, room)
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
@@ -106,12 +108,17 @@ def device_memory(
     allocated = max(timeline.allocated_bytes, default=0)
     least = unlimited
     if not quick or usable is None or _is_close(beside, allocated, unlimited, usable.bytes):
-        least = least_reserved(trace, settings, allocated, unlimited)
+        least = least_reserved(giving_way(trace), settings)
+    lacking = int(PLACEMENT_SPREAD * least)
     on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
     device = widened(beside.expected + reserved, parts, at_least=0)
     if usable is not None:
         device = _within(device, usable.bytes)
-    need = widened(beside.expected + least, parts, at_least=0)
+    need = widened(
+        beside.expected + least,
+        (parts[0], msgspec.structs.replace(parts[2], low_bytes=lacking, high_bytes=lacking)),
+        at_least=0,
+    )
     return DeviceMemory(
         timeline=timeline,
         reserved=on_card,
@@ -175,6 +182,20 @@ def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator
             yield MemoryEvent(storage, size if before > 0 else -size, phase, layer, operator)
 
 
+def giving_way(trace: Trace) -> Trace:
+    """Return the trace as it runs where memory is short: no convolution has a workspace to speak of.
+
+    A plan whose workspace cannot be had is passed over for the next (`try_plans` catches
+    OutOfMemoryError; the search leaves out what is larger than the memory that is left:
+    aten/src/ATen/native/cudnn/Conv_v8.cpp), and among them are plans that need none.
+    """
+    kinds = (libraries.CONVOLUTION, libraries.SEARCH)
+    sizes = {s: max(x.low_bytes, 1) for s, x in trace.scratch.items() if x.mechanism in kinds}
+    if not sizes:
+        return trace
+    return dataclasses.replace(trace, events=list(resized(trace.events, sizes)))
+
+
 def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
     """Return the trace as it would be if some mechanisms did not exist (for ablations)."""
     left_out = {s for s, scratch in trace.scratch.items() if scratch.mechanism in mechanisms}
@@ -213,13 +234,14 @@ def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Ti
         return None
 
 
-def least_reserved(trace: Trace, settings: CudaSettings, allocated: int, reserved: int) -> int:
-    """Return the least reserved memory within which the run succeeds, cached blocks being given back.
+def least_reserved(trace: Trace, settings: CudaSettings) -> int:
+    """Return the least reserved memory within which a run succeeds, cached blocks being given back.
 
     By halving between what is allocated at once and what is reserved when nothing limits it; to
     1/256. Near the limit success is not quite monotonic in the capacity; this is one bound.
     """
-    below, enough = allocated - 1, reserved
+    free = replay_sized(trace, settings, "expected")
+    below, enough = max(free.allocated_bytes, default=0) - 1, max(free.reserved_bytes or (), default=0)
     while enough - below > max(2 * MIB, enough * _CAPACITY_STEP):
         middle = (below + enough) // 2
         if runs_within(trace, settings, middle) is None:
