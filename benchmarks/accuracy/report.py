@@ -53,8 +53,8 @@ def write(results: Path, docs: Path) -> None:
     points = []
     for name in ("timm", "mlp", "xmem"):
         for environment, rows in _by_environment(found.get(name, [])).items():
-            beside = figures.constant(rows)
             kind = "device" if name != "xmem" else "reserved"
+            beside = figures.constant(rows, kind)
             good = [r for r in rows if r["half"] == "report" and not r["damaged"]]
             points += [(name, *pair) for pair in figures.of_kind(good, kind, beside)]
             del environment
@@ -92,21 +92,23 @@ def _by_environment(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return dict(sorted(found.items()))
 
 
+def _constant(environment: str, rows: Sequence[Row], kind: str) -> int:
+    return figures.constant(rows, kind) if figures.takes_constant(environment, kind) else 0
+
+
 def _measured(name: str, rows: Sequence[Row]) -> list[str]:
     lines: list[str] = []
     kinds = sorted({kind for r in rows for kind in r["measured"]})
     for kind in kinds:
-        constants = {
-            e: figures.constant(g) if kind == "device" else 0 for e, g in _by_environment(rows).items()
-        }
-        if kind == "device":
-            said = ", ".join(f"{c // MIB} MiB ({e})" for e, c in constants.items())
+        constants = {e: _constant(e, g, kind) for e, g in _by_environment(rows).items()}
+        if any(figures.takes_constant(e, kind) for e in constants):
+            said = ", ".join(f"{round(c / MIB)} MiB ({e})" for e, c in constants.items())
             lines += [f"The constant of the environment, from the build half: {said}.", ""]
         lines += [f"**{kind}**, errors in percent of measured", "", _ERROR_HEAD]
         ranges: list[str] = []
         for environment, group in _by_environment(rows).items():
             beside = constants[environment]
-            spread = figures.constant_spread(group, beside) if kind == "device" else 0
+            spread = figures.constant_spread(group, beside, kind) if kind == "device" else 0
             for half in ("build", "report"):
                 mine = [r for r in group if r["half"] == half and "error" not in r]
                 for label, some in (
@@ -156,7 +158,8 @@ def _apart(rows: Sequence[Row]) -> list[str]:
                         and (r["facts"]["model"] in VISION) == (kind == "convolutional")
                     ]
                     if some:
-                        said = figures.errors(figures.of_kind(some, "reserved", 0))
+                        beside = _constant(environment, group, "reserved")
+                        said = figures.errors(figures.of_kind(some, "reserved", beside))
                         lines.append(_error_line(f"{environment}, {half}, {kind}, {card}", said))
     return lines
 
@@ -166,12 +169,12 @@ def _ablation(rows: Sequence[Row], kind: str) -> list[str]:
     lines = []
     for title in ("everything", *ABLATIONS):
         pairs = []
-        for group in _by_environment(usable).values():
+        for environment, group in _by_environment(usable).items():
             changed = [
                 r if title == "everything" else {**r, "reserved": r["ablations"][title], "limited": None}
                 for r in group
             ]
-            beside = figures.constant(changed) if kind == "device" else 0
+            beside = _constant(environment, changed, kind)
             mine = [r for r in changed if r["half"] == "report"]
             pairs += [(r["reserved"] + beside, r["measured"][kind]) for r in mine]
         lines.append(_error_line(title, figures.errors(pairs)))
@@ -187,8 +190,8 @@ def _peers(rows: Sequence[Row], kind: str) -> list[str]:
         *sorted({n for r in usable for n in r["others"]}),
     ):
         pairs = []
-        for group in _by_environment(usable).values():
-            beside = figures.constant(group) if kind == "device" else 0
+        for environment, group in _by_environment(usable).items():
+            beside = _constant(environment, group, kind)
             for row in (r for r in group if r["half"] == "report"):
                 if title == "memgauge":
                     said = figures.estimate_range(row, kind, beside).expected

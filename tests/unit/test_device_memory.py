@@ -133,7 +133,7 @@ def test_sides_are_in_order(side: str) -> None:
 
 def test_a_convolutions_workspace_gives_way_where_memory_is_short() -> None:
     changes = [("a", 100 * MIB), ("w", 80 * MIB), ("w", -80 * MIB), ("a", -100 * MIB)]
-    chosen = trace(*changes, scratch={1: Scratch(libraries.CONVOLUTION, 0, 80 * MIB)})
-    kept = trace(*changes, scratch={1: Scratch(libraries.ATTENTION, 80 * MIB, 80 * MIB)})
+    chosen = trace(*changes, scratch={"w": Scratch(libraries.CONVOLUTION, 0, 80 * MIB)})
+    kept = trace(*changes, scratch={"w": Scratch(libraries.ATTENTION, 80 * MIB, 80 * MIB)})
     assert least_reserved(giving_way(chosen), SETTINGS) <= 104 * MIB
     assert least_reserved(giving_way(kept), SETTINGS) == 180 * MIB
