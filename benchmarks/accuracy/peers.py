@@ -8,18 +8,21 @@ Each is asked as its own documentation asks it, of the same network and batch:
     torch-preflight  its guard's cost model, with the retained activations that it measures on `meta`
     MemTracker       torch's own (torch.distributed._tools): the peak of two steps under FakeTensorMode
 
-What cannot be asked is left out and counted by what it raised.
+What cannot be asked, or takes longer than 40 s, is left out; the file of answers says why.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.accuracy.cases import Case
 from memgauge.workload import Workload
 
+_SECONDS = 40  # for one answer of one peer
 _STEPS = 2  # the optimizer's state is there from the second on
 
 
@@ -32,10 +35,27 @@ def answers(case: Case) -> tuple[dict[str, int], dict[str, str]]:
             refused[name] = "not installed"
             continue
         try:
-            found[name] = ask(case)
+            with _at_most(_SECONDS):
+                found[name] = ask(case)
         except Exception as error:  # a peer that cannot answer has no answer
             refused[name] = f"{type(error).__name__}: {error}"[:200]
     return found, refused
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in this process's main thread when the time is over."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _alone(case: Case) -> Workload:

@@ -104,6 +104,8 @@ def test_gradients_are_copied_into_the_layout_of_tensor_cores_forward_is_not() -
 def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
     trace = run(convolution, 4, 3, 32, 32, device="nvidia-rtx-3090")
     assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+    amd = run(convolution, 4, 3, 32, 32, device="amd-mi300x")  # MIOpen's are not known
+    assert {size for _, size in of(amd, libraries.CONVOLUTION)} == {1}
     half = libraries.tensor_core_rate((8, 6), is_half=True, allows_tf32=False)
     assert half is libraries.Rate.FASTER
 

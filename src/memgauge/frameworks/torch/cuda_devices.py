@@ -33,6 +33,7 @@ class Card:
     capability: tuple[int, int] = (8, 0)
     total_bytes: int = 80 * 2**30
     multiprocessors: int = 108
+    is_nvidia: bool = True
     cublas_bytes: int = 0  # workspace of each cuBLAS handle and stream
     stack: Stack = Stack()  # noqa: RUF009 (frozen)
 

@@ -110,7 +110,9 @@ class Libraries:
         self.pass_by(libraries.CONVOLUTION, size)
 
     def tensor_cores(self, dtype: torch.dtype) -> Rate:
-        """Return what tensor cores give for convolutions of this type."""
+        """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
+        if not self._card.is_nvidia:
+            return Rate.EQUAL
         allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
         return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
