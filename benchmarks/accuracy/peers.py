@@ -117,9 +117,10 @@ def _mem_tracker(case: Case) -> int:
     with torch.device("meta"):  # building under FakeTensorMode fails where a constructor reads a value
         objects = workload.build()
     model, optimizer = objects[:2]
-    made = list(model.parameters())
+    made = dict(model.named_parameters(remove_duplicate=False))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
-        moved = dict(zip(made, model.to_empty(device="cpu").parameters(), strict=True))
+        there = dict(model.to_empty(device="cpu").named_parameters(remove_duplicate=False))
+        moved = {parameter: there[name] for name, parameter in made.items()}
         for group in optimizer.param_groups:
             group["params"] = [moved[p] for p in group["params"]]
         tracker = MemTracker()
