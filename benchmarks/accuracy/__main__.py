@@ -1,6 +1,7 @@
 """Accuracy on GPUs: estimates beside what others measured.
 
     python -m benchmarks.accuracy run --path FOLDER --out RESULTS      (resumes; --limit for a part)
+    python -m benchmarks.accuracy peers --path FOLDER --out RESULTS    (the other predictors, where installed)
     python -m benchmarks.accuracy report --out RESULTS --docs docs     (docs/accuracy.md and its picture)
 
 FOLDER holds the sets, which are not part of this repository; docs/accuracy.md says where each is from.
@@ -24,16 +25,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=("run", "report"))
+    parser.add_argument("command", choices=("run", "peers", "report"))
     parser.add_argument("--path", type=Path, help="folder of the sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--sets", default=",".join(sets.SETS), help="comma-separated")
     parser.add_argument("--half", choices=("build", "report", "both"), default="both")
     parser.add_argument("--limit", type=int, help="at most so many cases of each set, chosen by a hash")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--peers", action="store_true", help="also ask the other predictors that are installed"
-    )
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     asked = parser.parse_args()
     try:
@@ -43,7 +41,7 @@ def main() -> int:
             write(asked.out, asked.docs)
             return 0
         if asked.path is None:
-            parser.error("run needs --path")
+            parser.error(f"{asked.command} needs --path")
         return _run(asked)
     except MemgaugeError as error:
         print(f"benchmarks.accuracy: {error}", file=sys.stderr)
@@ -67,7 +65,9 @@ def _run(asked: argparse.Namespace) -> int:
         if asked.half != "both":
             cases = [case for case in cases if case.half == asked.half]
         cases.sort(key=lambda case: hashlib.sha256(case.key.encode()).digest())
-        run(cases[: asked.limit], asked.out / f"{name}.jsonl", jobs=asked.jobs, peers=asked.peers)
+        peers = asked.command == "peers"
+        out = asked.out / (f"{name}.peers.jsonl" if peers else f"{name}.jsonl")
+        run(cases[: asked.limit], out, jobs=asked.jobs, peers=peers)
     return 0
 
 

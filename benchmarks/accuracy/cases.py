@@ -22,6 +22,7 @@ class Case:
         key: Names the row within its set; results are resumed by it.
         family: Architectures that belong together; never divided between the halves.
         workload: Makes what was run, by the set's protocol.
+        alone: The same for predictors that know no GPU; `workload` where nothing differs.
         device, stack: Where it ran.
         measured: What was read, by kind: `device`, `reserved`, `allocated` (bytes).
         environment: Runs whose driver is the same; one constant stands for what is not known of it.
@@ -38,6 +39,7 @@ class Case:
     environment: str
     others: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    alone: Callable[[], Workload] | None = None
     damaged: str = ""  # why the row cannot be right; reported with and without
 
     @property

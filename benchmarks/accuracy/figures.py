@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memgauge.device_memory import placement_bytes, widened, workspace_share
+from memgauge.device_memory import placement_bytes, widened
 from memgauge.records import Range, Uncertainty
 
 Row = dict[str, Any]
@@ -16,30 +16,41 @@ _NORMAL = 1.96 * 1.4826  # from the median of deviations to 95 % of a normal dis
 _SMALLEST = 0.25  # share of an environment's networks that show how constant its constant is
 
 
-def constant(rows: Sequence[Row]) -> int:
+def takes_constant(environment: str, kind: str) -> bool:
+    """Return whether what was measured holds more than torch's memory, unknown for the environment.
+
+    The context for device figures; for xMem's, modules and handles that are loaded after its first sample.
+    """
+    return kind == "device" or environment.startswith("xMem")
+
+
+def _beside(rows: Sequence[Row], kind: str) -> list[tuple[int, int]]:
+    """Return (reserved, measured minus reserved) of the build half's undamaged rows."""
+    return sorted(
+        (said, r["measured"][kind] - said)
+        for r in rows
+        if "error" not in r and r["half"] == "build" and not r["damaged"] and kind in r["measured"]
+        for said in ((r["limited"] if kind == "reserved" else None) or r["reserved"],)
+    )
+
+
+def constant(rows: Sequence[Row], kind: str = "device") -> int:
     """Return what stands for an environment's unknown driver: the median of measured minus reserved.
 
     From the build half's undamaged rows only.
     """
-    known = [
-        r["measured"]["device"] - r["reserved"]
-        for r in rows
-        if "error" not in r and r["half"] == "build" and not r["damaged"] and "device" in r["measured"]
-    ]
+    known = [beside for _, beside in _beside(rows, kind)]
     return int(statistics.median(known)) if known else 0
 
 
-def constant_spread(rows: Sequence[Row], beside: int) -> int:
+def constant_spread(rows: Sequence[Row], beside: int, kind: str = "device") -> int:
     """Return how far the constant is off, 95 %: over the build half's quarter with least reserved.
 
-    By the median of deviations, since some rows are damaged. There the other sources of error are small; what remains is that kernels are loaded as they are called.
+    By the median of deviations, since some rows are damaged. There the other sources of error are
+    small; what remains is that kernels are loaded as they are called.
     """
-    known = sorted(
-        (r["reserved"], abs(r["measured"]["device"] - r["reserved"] - beside))
-        for r in rows
-        if "error" not in r and r["half"] == "build" and not r["damaged"] and "device" in r["measured"]
-    )
-    smallest = [off for _, off in known[: max(1, int(_SMALLEST * len(known)))]]
+    off = [abs(found - beside) for _, found in _beside(rows, kind)]
+    smallest = off[: max(1, int(_SMALLEST * len(off)))]
     return int(_NORMAL * statistics.median(smallest)) if smallest else 0
 
 
@@ -54,7 +65,7 @@ def estimate_range(row: Row, kind: str, beside: int, beside_spread: int = 0) -> 
     spread = placement_bytes(row["convolved"], expected)
     parts = [Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis="")]
     if kind != "allocated":
-        up = int(workspace_share() * max(row["high"] - row["reserved"], 0))
+        up = max(row["high"] - row["reserved"], 0)
         down = max(row["reserved"] - row["low"], 0)
         parts.append(Uncertainty(source="workspaces", low_bytes=down, high_bytes=up, basis=""))
     if kind == "device":
@@ -62,6 +73,8 @@ def estimate_range(row: Row, kind: str, beside: int, beside_spread: int = 0) -> 
             Uncertainty(source="context", low_bytes=beside_spread, high_bytes=beside_spread, basis="")
         )
         expected = min(expected + beside, max(row["usable"], row["allocated"] + beside))
+    elif kind == "reserved":
+        expected += beside
     return widened(expected, tuple(parts), at_least=0)
 
 

@@ -5,7 +5,8 @@ What a set does not record is the plainest reading of its authors' scripts; docs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,13 +18,29 @@ from memgauge.frameworks.torch.torchvision_compat import import_torchvision
 from memgauge.workload import Workload
 
 
-def timm_script(name: str, batch_size: int) -> Workload:
+def timm_script(name: str, batch_size: int, *, alone: bool = False) -> Workload:
     """Timm's train.py: SGD with Nesterov momentum, label smoothing, gradients cleared after the step.
 
-    `torch.backends.cudnn.benchmark = True` is set by the script itself.
+    `torch.backends.cudnn.benchmark = True` is set by the script itself. Its loader copies the next
+    batch ahead on a stream of its own (`PrefetchLoader`, by default), and the loop's variables keep
+    the batch before until the next is there.
+
+    Args:
+        name: Of the network.
+        batch_size: Pictures of a batch.
+        alone: Without that loader, for predictors that know no GPU: a batch is made where it is used.
     """
     timm = _import_timm()
+    from timm.data.loader import PrefetchLoader
+
     channels, size, _ = _configuration(timm, name)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            with torch.device("cpu"):
+                pictures = torch.zeros((batch_size, channels, *size), dtype=torch.uint8)
+                labels = torch.zeros(batch_size, dtype=torch.int64)
+            yield pictures, labels
 
     def build() -> Any:
         torch.backends.cudnn.benchmark = True
@@ -31,13 +48,19 @@ def timm_script(name: str, batch_size: int) -> Workload:
         optimizer = torch.optim.SGD(
             model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=2e-5
         )
-        return model, optimizer
+        if alone:
+            return model, optimizer, {}
+        ahead = PrefetchLoader(batches(), channels=channels, device=torch.device("cuda"))
+        return model, optimizer, {"loader": iter(ahead)}
 
     def batch() -> Any:
-        return torch.randn(batch_size, channels, *size), torch.zeros(batch_size, dtype=torch.int64)
+        if alone:
+            return torch.randn(batch_size, channels, *size), torch.zeros(batch_size, dtype=torch.int64)
+        return None  # the loader's are made in the step, while the loop still holds the one before
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
-        pictures, labels = batch
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, loop: dict[str, Any], made: Any) -> None:
+        loop["batch"] = made or next(loop["loader"])
+        pictures, labels = loop["batch"]
         output = model(pictures)
         if isinstance(output, (tuple, list)):
             output = output[0]
@@ -52,21 +75,25 @@ def timm_script(name: str, batch_size: int) -> Workload:
 
 
 def timm_benchmark(name: str, batch_size: int, image_size: int) -> Workload:
-    """Timm's benchmark.py, training: float16 autocast, SGD with momentum, no search for kernels recorded."""
+    """Timm's benchmark.py, training: float16 autocast, SGD with momentum, no search for kernels recorded.
+
+    Attention is written out: `scaled_dot_product_attention` came with torch 2.0, these runs are older.
+    """
     timm = _import_timm()
     channels, size, _ = _configuration(timm, name)
     asked = (image_size, image_size)
 
     def build() -> Any:
         torch.backends.cudnn.benchmark = True
-        more = {}
-        if asked != size:
-            try:
-                model = timm.create_model(name, pretrained=False, img_size=asked)
-            except TypeError:
-                model = timm.create_model(name, pretrained=False, **more)
-        else:
+        timm.layers.set_fused_attn(False)
+        try:
+            model = timm.create_model(
+                name, pretrained=False, **({} if asked == size else {"img_size": asked})
+            )
+        except TypeError:  # a network that takes any size
             model = timm.create_model(name, pretrained=False)
+        finally:
+            timm.layers.set_fused_attn(True)
         return model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
     def batch() -> Any:
@@ -160,17 +187,23 @@ def xmem_vision(name: str, optimizer: str, batch_size: int, zero_grad: int) -> W
     return Workload(build=build, batch=batch, step=step)
 
 
-def xmem_language(name: str, optimizer: str, batch_size: int, zero_grad: int) -> Workload:
-    """XMem's loop for transformers: from configuration, 128 tokens, the optimizer made on the host."""
+def xmem_language(
+    name: str, optimizer: str, batch_size: int, zero_grad: int, *, alone: bool = False
+) -> Workload:
+    """XMem's loop for transformers: from configuration, 128 tokens, the optimizer made on the host.
+
+    `alone`: the network is made where it is used, for predictors that know no GPU.
+    """
     import_torchvision()
     make, vocabulary = _language_model(name)
 
     def build() -> Any:
-        with torch.device("cpu"):
+        with nullcontext() if alone else torch.device("cpu"):
             model = make()
             kind = OPTIMIZERS[optimizer]
             made = kind(model.parameters(), lr=1e-3)
-        model.to("cuda")
+        if not alone:
+            model.to("cuda")
         return model.train(), made, {}
 
     def batch() -> Any:

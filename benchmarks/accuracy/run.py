@@ -17,6 +17,7 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.device_memory import (
     convolved_share,
+    giving_way,
     least_reserved,
     replay_sized,
     resized,
@@ -30,22 +31,25 @@ from memgauge.records import Trace
 # What is left out, one after the other, to see what each mechanism does.
 ABLATIONS = {
     "no cuBLAS workspace": frozenset({libraries.CUBLAS, libraries.CUBLASLT}),
-    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.SORT}),
+    "no workspace of convolutions": frozenset({libraries.CONVOLUTION, libraries.SEARCH}),
     "no cache releases of the search": frozenset({"cache releases", libraries.SEARCH}),
-    "nothing beside tensors": frozenset({*libraries.MECHANISMS, "cache releases"}),
+    "no scratch of attention": frozenset({libraries.ATTENTION}),
+    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.SORT}),
+    "one stream for all": frozenset({"streams"}),
+    "nothing beside tensors": frozenset({*libraries.MECHANISMS, "cache releases", "streams"}),
 }
 _SETTINGS = CudaSettings()
 _TASKS_PER_WORKER = 40
 
 
-def run(cases: list[Case], out: Path, *, jobs: int, peers: bool) -> None:
+def run(cases: list[Case], out: Path, *, jobs: int, peers: bool = False) -> None:
     """Estimate every case that `out` does not hold yet, and append a line for each.
 
     Args:
         cases: What to run.
         out: The file of results; lines that are there are kept and not run again.
         jobs: Processes.
-        peers: Also ask the other predictors that are installed.
+        peers: Ask the other predictors that are installed, instead of our own.
     """
     done = {row["key"] for row in rows_of(out)}
     left = [case for case in cases if case.key not in done]
@@ -60,7 +64,7 @@ def run(cases: list[Case], out: Path, *, jobs: int, peers: bool) -> None:
     ):
         if out.stat().st_size and not out.read_text(encoding="utf-8").endswith("\n"):
             lines.write("\n")  # a line that was cut off stays alone
-        answers = pool.imap_unordered(_answer, [(case, peers) for case in left])
+        answers = pool.imap_unordered(_ask_peers if peers else _answer, left)
         for number, row in enumerate(answers, start=1):
             lines.write(json.dumps(row) + "\n")
             lines.flush()
@@ -86,8 +90,14 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-def _answer(asked: tuple[Case, bool]) -> dict[str, Any]:
-    case, peers = asked
+def _ask_peers(case: Case) -> dict[str, Any]:
+    from benchmarks.accuracy.peers import answers
+
+    found, refused = answers(case)
+    return {"key": case.key, "others": found, "refused": refused}
+
+
+def _answer(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = {
         "key": case.key,
         "family": case.family,
@@ -105,10 +115,6 @@ def _answer(asked: tuple[Case, bool]) -> dict[str, Any]:
     except Exception as error:  # a miss is a result
         row["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:300]}"
     row["seconds"] = round(time.perf_counter() - begin, 3)
-    if peers and "error" not in row:
-        from benchmarks.accuracy.peers import answers
-
-        row["others"] = {**row["others"], **answers(case)}
     return row
 
 
@@ -140,7 +146,7 @@ def predict(case: Case) -> dict[str, Any]:
     limited = runs_within(trace, _SETTINGS, usable.bytes - beside.expected)
     said["limited"] = None if limited is None else max(limited.reserved_bytes or ())
     if "cap" in case.facts or "largest" in case.facts:
-        said["least"] = least_reserved(trace, _SETTINGS, allocated, reserved)
+        said["least"] = least_reserved(giving_way(trace), _SETTINGS)
     if case.facts.get("steady"):
         last = [i for i, event in enumerate(trace.events) if event.phase.startswith("step 2")]
         said["allocated"] = max(free.allocated_bytes[i] for i in last)
@@ -158,9 +164,8 @@ def _next(case: Case) -> dict[str, int]:
     trace = _traced(case, workload)
     free = replay_sized(trace, _SETTINGS, "expected")
     reserved, allocated = max(free.reserved_bytes or ()), max(free.allocated_bytes)
-    high = max(replay_sized(trace, _SETTINGS, "high").reserved_bytes or ())
-    least = least_reserved(trace, _SETTINGS, allocated, reserved)
-    return {"reserved": reserved, "allocated": allocated, "least": least, "high": high}
+    least = least_reserved(giving_way(trace), _SETTINGS)
+    return {"reserved": reserved, "allocated": allocated, "least": least}
 
 
 def _trace(case: Case) -> Trace:

@@ -66,6 +66,7 @@ def _timm(row: dict[str, str]) -> Case:
         key=f"{model}/{batch}",
         family=family_of(model),
         workload=functools.partial(protocols.timm_script, model, batch),
+        alone=functools.partial(protocols.timm_script, model, batch, alone=True),
         device="nvidia-a100-40gb",
         stack=Stack(torch=(2, 3)),
         measured={"device": _positive(row["measured_device_mib"], MIB)},
@@ -143,9 +144,16 @@ def _xmem(row: dict[str, str], *, capped: bool = False) -> Case | None:
         protocols.xmem_vision if model in protocols.VISION else protocols.xmem_language
     )
     zero_grad = int(row["zero_grad"])
+    arguments = model, optimizer, batch, zero_grad
+    alone = make if model in protocols.VISION else functools.partial(protocols.xmem_language, alone=True)
     device = f"nvidia-{row['gpu']}" if row["gpu"] != "CoLab" else "nvidia-a100-40gb"
     key = f"{model}/{optimizer}/{batch}/{row['gpu']}/{row['generation']}/{zero_grad}"
-    facts: dict[str, object] = {"model": model, "generation": row["generation"], "batch_size": batch}
+    facts: dict[str, object] = {
+        "model": model,
+        "generation": row["generation"],
+        "batch_size": batch,
+        "optimizer": optimizer,
+    }
     measured = _positive(row["measured_bytes_uncapped" if capped else "measured_bytes"])
     if capped:
         facts |= {"cap": _positive(row["cap_on_reserved_bytes"])}
@@ -159,7 +167,8 @@ def _xmem(row: dict[str, str], *, capped: bool = False) -> Case | None:
     return Case(
         key=key,
         family=model,
-        workload=functools.partial(make, model, optimizer, batch, zero_grad),
+        workload=functools.partial(make, *arguments),
+        alone=functools.partial(alone, *arguments),
         device=device,
         stack=Stack(torch=(2, 6), cuda=(12, 4)),
         measured={"reserved": measured},

@@ -58,15 +58,21 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def compact(trace: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return the allocator's history as [action, address, size] rows, addresses numbered as they appear."""
+    """Return the allocator's history as [action, address, size] rows, addresses numbered as they appear.
+
+    A fourth number is the stream, numbered likewise; the default one, whose identity is 0, has none.
+    """
     numbers: dict[int, int] = {}
+    streams: dict[int, int] = {0: 0}
     actions = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "g", "segment_map": "m",
                "segment_unmap": "u"}  # fmt: skip
-    return [
-        [actions[entry["action"]], numbers.setdefault(entry["addr"], len(numbers)), entry["size"]]
-        for entry in trace
-        if entry["action"] in actions
-    ]
+    rows: list[list[Any]] = []
+    for entry in trace:
+        if entry["action"] in actions:
+            address = numbers.setdefault(entry["addr"], len(numbers))
+            stream = streams.setdefault(entry.get("stream", 0), len(streams))
+            rows.append([actions[entry["action"]], address, entry["size"], *([stream] if stream else [])])
+    return rows
 
 
 def process_bytes() -> int | None:

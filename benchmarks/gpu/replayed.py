@@ -14,7 +14,7 @@ def replayed(history: Sequence[Sequence[Any]], alloc_conf: str = "") -> tuple[in
     """Return (the model's, the recorded) peak reserved bytes of a history.
 
     Args:
-        history: Rows of [action, address, size] as `measured.compact` writes them; it begins with
+        history: Rows of [action, address, size] or [action, address, size, stream] as `measured.compact` writes them; it begins with
             an allocator that holds nothing but what its own rows obtain.
         alloc_conf: Settings that the run had.
 
@@ -25,12 +25,15 @@ def replayed(history: Sequence[Sequence[Any]], alloc_conf: str = "") -> tuple[in
     events: list[MemoryEvent] = []
     releases: list[int] = []
     live: dict[int, tuple[int, int]] = {}
+    streams: dict[int, int] = {}
     reserved = highest = 0
     storages = 0
-    for action, address, size in history:
+    for action, address, size, *stream in history:
         if action == "a":
             events.append(MemoryEvent(storages, size, "", "", ""))
             live[address] = storages, size
+            if stream:
+                streams[storages] = stream[0]
             storages += 1
         elif action == "f" and address in live:
             storage, held = live.pop(address)
@@ -42,5 +45,6 @@ def replayed(history: Sequence[Sequence[Any]], alloc_conf: str = "") -> tuple[in
             reserved -= size
             if not releases or releases[-1] != len(events):
                 releases.append(len(events))
-    timeline = cuda_caching.replay(events, parse_cuda_settings(alloc_conf), releases=releases)
+    settings = parse_cuda_settings(alloc_conf)
+    timeline = cuda_caching.replay(events, settings, releases=releases, streams=streams)
     return max(timeline.reserved_bytes or (0,)), highest

@@ -179,7 +179,9 @@ def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) 
     """Place the trace's events as the device's allocator would."""
     if device.kind == "cpu":
         return cpu.replay(trace.events)
-    return cuda_caching.replay(trace.events, allocator or CudaSettings(), releases=trace.cache_releases)
+    return cuda_caching.replay(
+        trace.events, allocator or CudaSettings(), releases=trace.cache_releases, streams=trace.streams
+    )
 
 
 def _host(peak: Peak, trace: Trace, baseline: Baseline | None) -> tuple[Peak, dict[str, str]]:

@@ -88,6 +88,7 @@ class Trace:
     unmodelled: Sequence[str] = ()
     scratch: Mapping[int, Scratch] = field(default_factory=dict)
     cache_releases: Sequence[int] = ()  # indices of events, ascending
+    streams: Mapping[int, int] = field(default_factory=dict)  # storage -> stream; not listed: the default one
     uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from memgauge import devices
+from memgauge.affine import Affine
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import TargetOptions
 from memgauge.device_memory import DeviceMemory, device_memory
@@ -22,13 +23,13 @@ from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, WorkloadError, missing_extra
 from memgauge.explain.peak import first_peak
-from memgauge.records import Fits, Range, Scratch, Trace
+from memgauge.records import Fits, Range, Trace
 from memgauge.targets import resolve
 
 OPTION_NAMES = ("batch_size", "image_size", "sequence_length")
 # Values of the two traces and of the one that verifies them.
 _FIRST, _SECOND, _VERIFIED = 8, 16, 40
-_LARGEST = 2**20
+_LARGEST = 2**40  # more is no size of anything; memory does not depend on the value
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +210,9 @@ def _last(holds: Callable[[int], bool], name: str, at_least: int = 1) -> int | N
     while holds(above):
         below, above = above, above * 2
         if above > _LARGEST:
-            raise UsageError(f"memory hardly grows with {name}: {below} still fits; nothing binds it")
+            raise UsageError(
+                f"memory does not grow with {name}: {below} still fits, so no largest value exists"
+            )
     while above - below > 1:
         middle = (below + above) // 2
         if holds(middle):
@@ -297,61 +300,6 @@ class Varied:
             traced=tuple(sorted(self.traced)),
             elapsed_ns=time.perf_counter_ns() - begin_ns,
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Affine:
-    """A trace whose sizes are affine in a value, from two traces with the same sequence of events."""
-
-    origin: int
-    base: Trace
-    step_bytes: tuple[int, ...]  # for each event: what one more of the value adds
-    step_scratch: Mapping[int, tuple[int, int]]
-
-    @classmethod
-    def through(cls, x0: int, first: Trace, x1: int, second: Trace) -> Affine | None:
-        """Return the line through two traces, None if their events differ or do not divide evenly."""
-        if _outline(first) != _outline(second) or first.scratch.keys() != second.scratch.keys():
-            return None
-        steps = []
-        for a, b in zip(first.events, second.events, strict=True):
-            slope, rest = divmod(b.requested_bytes - a.requested_bytes, x1 - x0)
-            if rest:
-                return None
-            steps.append(slope)
-        scratch = {}
-        for storage, one in first.scratch.items():
-            two = second.scratch[storage]
-            scratch[storage] = (
-                (two.low_bytes - one.low_bytes) // (x1 - x0),
-                (two.high_bytes - one.high_bytes) // (x1 - x0),
-            )
-        return cls(x0, first, tuple(steps), scratch)
-
-    def at(self, value: int) -> Trace:
-        """Return the trace at a value."""
-        more = value - self.origin
-        events = [
-            event._replace(requested_bytes=event.requested_bytes + step * more) if step else event
-            for event, step in zip(self.base.events, self.step_bytes, strict=True)
-        ]
-        scratch = {
-            storage: Scratch(s.mechanism, s.low_bytes + low * more, s.high_bytes + high * more)
-            for storage, s in self.base.scratch.items()
-            for low, high in (self.step_scratch[storage],)
-        }
-        return dataclasses.replace(self.base, events=events, scratch=scratch)
-
-    def gives(self, value: int, trace: Trace) -> bool:
-        """Return whether every event of a real trace lies on the line."""
-        if _outline(trace) != _outline(self.base):
-            return False
-        sizes = zip(self.at(value).events, trace.events, strict=True)
-        return all(a.requested_bytes == b.requested_bytes for a, b in sizes)
-
-
-def _outline(trace: Trace) -> list[tuple[int, bool]]:
-    return [(event.storage, event.requested_bytes > 0) for event in trace.events]
 
 
 def _row(place: Device, value: int | None, memory: DeviceMemory) -> Row:

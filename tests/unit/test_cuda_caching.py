@@ -375,3 +375,13 @@ def test_on_the_cpu_allocated_is_requested_and_nothing_is_reserved() -> None:
     assert list(timeline.requested_bytes) == list(timeline.allocated_bytes) == [5, 12, 7]
     assert timeline.reserved_bytes is None
     assert timeline.block_bytes == {0: 5, 1: 7}
+
+
+def test_each_stream_has_pools_of_its_own() -> None:
+    events = trace(("a", 30 * MIB), ("a", -30 * MIB), ("b", 30 * MIB), ("b", -30 * MIB), ("c", 30 * MIB))
+    assert reserved(replay(events)) == [30 * MIB] * 5
+    # b is requested on another stream and cannot have what a left; c can.
+    assert reserved(replay(events, streams={1: 7})) == [30 * MIB] * 2 + [60 * MIB] * 3
+    assert reserved(replay(events, EXPANDABLE, streams={1: 7}))[-1] == 80 * MIB  # two times two pages of 20
+    # Near the capacity the cache of every stream is given back.
+    assert reserved(replay(events, capacity_bytes=40 * MIB, streams={1: 7})) == [30 * MIB] * 5

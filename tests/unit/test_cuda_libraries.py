@@ -84,21 +84,66 @@ def test_each_convolution_has_a_workspace_in_forward_and_one_for_each_gradient()
     assert phases.count("step 1 backward") == 3
 
 
-def test_the_highest_workspace_is_copies_of_what_goes_in_and_out() -> None:
+def test_gradients_are_copied_into_the_layout_of_tensor_cores_forward_is_not() -> None:
     trace = run(convolution, 4, 3, 32, 32)
-    first = trace.events[of(trace, libraries.CONVOLUTION)[0][0]].storage
-    assert trace.scratch[first].high_bytes == 4 * (4 * 3 * 32 * 32 + 16 * 3 * 9 + 4 * 16 * 32 * 32)
-    assert trace.scratch[first].low_bytes == 0
+    sizes: dict[str, list[int]] = {"forward": [], "backward": []}
+    for index, size in of(trace, libraries.CONVOLUTION):
+        phase = trace.events[index].phase
+        if phase.startswith("step 1"):
+            sizes[phase.removeprefix("step 1 ")].append(size)
+    first = 4 * (4 * 3 * 32 * 32 + 16 * 3 * 9 + 4 * 16 * 32 * 32)
+    second = 4 * (2 * 4 * 16 * 32 * 32 + 16 * 16 * 9)
+    # 108 multiprocessors share one tile of the first filter's gradient and two of the second's.
+    assert sizes["backward"] == [second, second + 54 * 16 * 16 * 9 * 4, first + 108 * 16 * 3 * 9 * 4]
+    assert max(sizes["forward"]) == 1  # nothing; a request of at least a byte keeps its place
+    assert all(
+        trace.scratch[trace.events[i].storage].low_bytes == 0 for i, _ in of(trace, libraries.CONVOLUTION)
+    )
 
 
-def test_without_tf32_there_is_nothing_to_copy_for() -> None:
+def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
+    trace = run(convolution, 4, 3, 32, 32, device="nvidia-rtx-3090")
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+    amd = run(convolution, 4, 3, 32, 32, device="amd-mi300x")  # MIOpen's are not known
+    assert {size for _, size in of(amd, libraries.CONVOLUTION)} == {1}
+    half = libraries.tensor_core_rate((8, 6), is_half=True, allows_tf32=False)
+    assert half is libraries.Rate.FASTER
+
+
+def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
+    trace = run(lambda: nn.Conv2d(16, 16, 1), 4, 16, 32, 32)
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+
+
+def test_without_tf32_there_is_nothing_to_copy_for_and_at_most_winograds_transform() -> None:
     trace = run(convolution, 4, 3, 32, 32, stack=Stack(torch=(2, 6), tf32=False))
-    assert {
-        trace.scratch[trace.events[i].storage].high_bytes for i, _ in of(trace, libraries.CONVOLUTION)
-    } == {
-        16 * 3 * 9 * 4,
-        16 * 16 * 9 * 4,
+    taken = of(trace, libraries.CONVOLUTION)
+    assert {size for _, size in taken} == {1}
+    tiles = 4 * 8 * 8
+    assert {trace.scratch[trace.events[i].storage].high_bytes for i, _ in taken} == {
+        36 * 4 * (tiles * (3 + 16) + 3 * 16),
+        36 * 4 * (tiles * (16 + 16) + 16 * 16),
     }
+
+
+def test_efficient_attention_works_out_delta_before_the_querys_gradient() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 192)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.layer(x).unflatten(-1, (3, 2, 32)).permute(2, 0, 3, 1, 4)
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    trace = run(Attention, 4, 100, 64)
+    rows = 4 * 2 * 100
+    taken = [(i, size) for i, size in of(trace, libraries.ATTENTION) if "step 1" in trace.events[i].phase]
+    # product of gradient and output, its sums, delta; then two tiles of 64 × 64 and their locks
+    assert [size for _, size in taken] == [rows * 32 * 4, rows * 4, rows * 4, 4 * 2 * 2 * (64 * 64 * 4 + 16)]
+    product, gradient = (trace.events[taken[n][0]].storage for n in (0, 3))
+    back = {e.storage: i for i, e in enumerate(trace.events) if e.requested_bytes < 0}
+    assert back[product] < taken[3][0] < back[gradient]
 
 
 def test_a_depthwise_convolution_in_float32_is_torchs_own() -> None:
@@ -150,3 +195,20 @@ def test_a_large_embedding_gradient_is_sorted() -> None:
     trace = traced(workload, place, steps=1, threads=1, stack=stack)
     wanted = libraries.embedding_backward_bytes(4096, 1000, 32, 8)
     assert [size for _, size in of(trace, libraries.EMBEDDING)] == [wanted]
+
+
+def test_what_is_requested_on_a_stream_stays_in_its_pools() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        ahead = torch.cuda.Stream()
+        with torch.cuda.stream(ahead):
+            assert torch.cuda.current_stream() == ahead
+            copied = x * 2
+            (copied @ copied).sum()
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        model(copied).sum().backward()
+
+    workload = Workload(build=linear, batch=lambda: torch.randn(64, 64), step=step)
+    trace = traced(workload, devices.find("nvidia-a100-40gb"), steps=1, threads=1, stack=Stack(torch=(2, 6)))
+    assert len(trace.streams) == 4  # the copy, the product, its sum, and a cuBLAS workspace of its own
+    assert set(trace.streams.values()) == {1}
+    assert len(of(trace, libraries.CUBLAS)) == 3

@@ -8,13 +8,14 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.device_memory import (
     device_memory,
+    giving_way,
     least_reserved,
     replay_sized,
     runs_within,
     widened,
     without,
 )
-from memgauge.devices import Device, Figure
+from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.stack import Stack
 from memgauge.records import Category, MemoryEvent, Range, Scratch, Trace, Uncertainty
 from memgauge.units import GIB, MIB
@@ -57,7 +58,7 @@ ONE_AFTER_OTHER = trace(("a", 60 * MIB), ("a", -60 * MIB), ("b", 100 * MIB), ("b
 
 def test_cached_blocks_are_given_back_where_the_card_is_small() -> None:
     assert reserved(ONE_AFTER_OTHER) == 160 * MIB
-    assert least_reserved(ONE_AFTER_OTHER, SETTINGS, 100 * MIB, 160 * MIB) <= 102 * MIB
+    assert least_reserved(ONE_AFTER_OTHER, SETTINGS) <= 102 * MIB
     assert runs_within(ONE_AFTER_OTHER, SETTINGS, 100 * MIB) is not None
     assert runs_within(ONE_AFTER_OTHER, SETTINGS, 99 * MIB) is None
 
@@ -128,3 +129,11 @@ def test_sides_are_in_order(side: str) -> None:
     values = [reserved(taken, s) for s in ("low", "expected", "high")]
     assert values == sorted(values)
     assert reserved(taken, side) in values
+
+
+def test_a_convolutions_workspace_gives_way_where_memory_is_short() -> None:
+    changes = [("a", 100 * MIB), ("w", 80 * MIB), ("w", -80 * MIB), ("a", -100 * MIB)]
+    chosen = trace(*changes, scratch={"w": Scratch(libraries.CONVOLUTION, 0, 80 * MIB)})
+    kept = trace(*changes, scratch={"w": Scratch(libraries.ATTENTION, 80 * MIB, 80 * MIB)})
+    assert least_reserved(giving_way(chosen), SETTINGS) <= 104 * MIB
+    assert least_reserved(giving_way(kept), SETTINGS) == 180 * MIB

@@ -53,6 +53,18 @@ def test_a_recorded_history_gives_its_reserved_bytes() -> None:
     assert replayed(kept) == (90 * MIB, 90 * MIB)
 
 
+def test_a_history_of_two_streams_gives_its_reserved_bytes() -> None:
+    recorded = [
+        {"action": "segment_alloc", "addr": 1, "size": 30 * MIB, "stream": 0},
+        {"action": "alloc", "addr": 1, "size": 30 * MIB, "stream": 0},
+        {"action": "free_completed", "addr": 1, "size": 30 * MIB, "stream": 0},
+        {"action": "segment_alloc", "addr": 2, "size": 30 * MIB, "stream": 94_000},
+        {"action": "alloc", "addr": 2, "size": 30 * MIB, "stream": 94_000},
+    ]
+    assert compact(recorded)[-1] == ["a", 1, 30 * MIB, 1]
+    assert replayed(compact(recorded)) == (60 * MIB, 60 * MIB)
+
+
 def test_addresses_of_a_history_are_numbered_as_they_appear() -> None:
     trace = [
         {"action": "segment_alloc", "addr": 700, "size": 2 * MIB},

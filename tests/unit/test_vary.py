@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from memgauge import devices
+from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
-from memgauge.vary import Affine, Varied, curve, largest, over_catalogue, parse_values
+from memgauge.vary import Varied, curve, largest, over_catalogue, parse_values
 
 MLP = {"options": TargetOptions(), "sets": {}}
 
@@ -69,9 +71,22 @@ def test_the_largest_fits_and_the_next_does_not() -> None:
     assert result.binds["phase"].startswith("step")
 
 
-def test_what_does_not_grow_has_no_largest() -> None:
-    with pytest.raises(UsageError, match="hardly grows with batch_size"):
-        largest("zoo:mlp", device="nvidia-b200", name="batch_size", **MLP)  # type: ignore[arg-type]
+def test_a_largest_of_many_millions_is_found() -> None:
+    result = largest("zoo:mlp", device="nvidia-b200", name="batch_size", **MLP)  # type: ignore[arg-type]
+    assert result.surely is not None and result.surely > 2**22
+    assert result.curve.traced[-1] == 40  # by replays alone
+
+
+def test_what_does_not_grow_has_no_largest(tmp_path: Path) -> None:
+    (tmp_path / "same.py").write_text(
+        "import memgauge, torch\n"
+        "def same(seed: int = 1):\n"
+        "    return memgauge.Workload(build=lambda: torch.nn.Linear(4, 4), batch=lambda: torch.randn(2, 4),\n"
+        "        step=lambda model, x: model(x).sum().backward())\n"
+    )
+    target = f"{tmp_path / 'same.py'}:same"
+    with pytest.raises(UsageError, match="memory does not grow with seed"):
+        largest(target, device="nvidia-t4", name="seed", options=TargetOptions(), sets={})
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ that it was read in. What is not modelled: docs/allocators/cuda.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from memgauge.allocators.blocks import UNLIMITED_BYTES, Block, Driver, Pool, round_up
 from memgauge.allocators.cuda_expandable import ExpandableSegments, take_expandable_fit
-from memgauge.allocators.replay import walk
+from memgauge.allocators.replay import NO_STREAMS, walk
 from memgauge.allocators.settings import FIRST_DIVIDED_POWER, CudaSettings
 from memgauge.records import MemoryEvent, Timeline
 from memgauge.units import MIB, TIB
@@ -31,6 +31,7 @@ SMALL_REQUEST_BYTES = (
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: segments and pages of the small pool
 SHARED_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: below it, requests share a segment of large_segment_bytes
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: from there on, a segment is the request rounded up to it
+DEFAULT_STREAM = 0
 _UNKNOWN_SPAN_BYTES = 1024 * TIB  # addresses of an expandable segment where the card's memory is not known
 
 
@@ -41,8 +42,9 @@ def replay(
     *,
     total_bytes: int | None = None,
     releases: Iterable[int] = (),
+    streams: Mapping[int, int] = NO_STREAMS,
 ) -> Timeline:
-    """Place every event as PyTorch would on one stream of one GPU; return occupancy after each.
+    """Place every event as PyTorch would on one GPU; return occupancy after each.
 
     Args:
         events: Requests and releases in program order.
@@ -52,12 +54,14 @@ def replay(
         total_bytes: The card's whole memory, of which `per_process_memory_fraction` is a
             fraction; `capacity_bytes` where it is not known.
         releases: Indices of events before which `torch.cuda.empty_cache()` is called.
+        streams: On which stream a storage is requested; not listed: on the default one, 0.
 
     Raises:
         OutOfMemory: A request does not fit; carries the timeline until then.
         TraceError: The events are not a trace (see `walk`).
     """
-    return walk(events, CudaCachingAllocator(settings, capacity_bytes, total_bytes=total_bytes), releases)
+    allocator = CudaCachingAllocator(settings, capacity_bytes, total_bytes=total_bytes)
+    return walk(events, allocator, releases, streams)
 
 
 def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) -> int:
@@ -77,7 +81,7 @@ def round_request(requested_bytes: int, power2_divisions: tuple[int, ...] = ()) 
 
 
 class CudaCachingAllocator:
-    """The allocator of one GPU for one stream, with the two pools of that stream.
+    """The allocator of one GPU, with two pools for each stream (`BlockComparatorSize`: stream first).
 
     Every block carries its address, so that a caller can see where it was put.
     """
@@ -106,33 +110,46 @@ class CudaCachingAllocator:
             if settings.garbage_collection_threshold:
                 self._collects_above_bytes = int(settings.garbage_collection_threshold * self._allowed_bytes)
 
-        # should_split: any rest is split off in small and expandable segments; in other large ones
-        # only a rest above 1 MiB, and only for requests below max_split_size_mb.
-        self._small = Pool(splits_above_bytes=0)
-        self._large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
-        self._take_fit: Callable[[Pool, int, int], Block | None] = Pool.take_fit
+        self._grows = settings.expandable_segments
+        self._span_bytes = _UNKNOWN_SPAN_BYTES if total_bytes is None else total_bytes + total_bytes // 8
+        self._take_fit: Callable[[Pool, int, int], Block | None] = (
+            take_expandable_fit if self._grows else Pool.take_fit
+        )
         self._expandable: dict[Pool, ExpandableSegments] = {}
-        if settings.expandable_segments:
-            self._large = Pool(splits_above_bytes=0)
-            self._take_fit = take_expandable_fit
-            span_bytes = _UNKNOWN_SPAN_BYTES if total_bytes is None else total_bytes + total_bytes // 8
-            pages = {self._small: SMALL_SEGMENT_BYTES, self._large: self._large_segment_bytes}
-            for pool, page_bytes in pages.items():
-                self._expandable[pool] = ExpandableSegments(pool, self._driver, page_bytes, span_bytes)
+        self._pools: dict[int, tuple[Pool, Pool]] = {}  # by stream: small, large
+        self._open(DEFAULT_STREAM)
+
+    def _open(self, stream: int) -> tuple[Pool, Pool]:
+        """Make the pools of a stream.
+
+        `should_split`: any rest is split off in small and expandable segments; in other large ones
+        only a rest above 1 MiB, and only for requests below max_split_size_mb.
+        """
+        small = Pool(splits_above_bytes=0)
+        if self._grows:
+            large = Pool(splits_above_bytes=0)
+            for pool, page_bytes in ((small, SMALL_SEGMENT_BYTES), (large, self._large_segment_bytes)):
+                self._expandable[pool] = ExpandableSegments(pool, self._driver, page_bytes, self._span_bytes)
+        else:
+            large = Pool(splits_above_bytes=SMALL_REQUEST_BYTES, splits_below_bytes=self._max_split_bytes)
+        self._pools[stream] = small, large
+        return small, large
 
     def free_blocks(self) -> Iterator[Block]:
         """Yield the cached blocks: together with those handed out they make up what is reserved."""
-        yield from self._small.blocks.copy()
-        yield from self._large.blocks.copy()
+        for pools in self._pools.values():
+            for pool in pools:
+                yield from pool.blocks.copy()
 
-    def allocate(self, requested_bytes: int) -> Block | None:
+    def allocate(self, requested_bytes: int, stream: int = DEFAULT_STREAM, /) -> Block | None:
         """Return a block for a request of at least 1 byte, or None when out of memory (`malloc`).
 
         Of the cache only the best fit is considered (`get_free_block`): blocks of max_split_size_mb
         and more serve no request below that, and none that would leave max_non_split_rounding_mb unused.
         """
         size_bytes = round_request(requested_bytes, self._power2_divisions)
-        pool = self._small if size_bytes <= SMALL_REQUEST_BYTES else self._large
+        pools = self._pools.get(stream) or self._open(stream)
+        pool = pools[size_bytes > SMALL_REQUEST_BYTES]
         below_bytes = self._max_split_bytes
         if size_bytes >= below_bytes:
             below_bytes = size_bytes + self._max_rounding_bytes
@@ -210,9 +227,12 @@ class CudaCachingAllocator:
         free. Each round gives back every segment of at least the average age, until it is enough.
         """
         excess_bytes = self._driver.reserved_bytes - self._collects_above_bytes
-        idle = [block for block in self._large.blocks if block.is_whole_segment] if excess_bytes > 0 else []
+        if excess_bytes <= 0:
+            return
+        large = [pool for _, pool in self._pools.values()]
+        idle = [block for pool in large for block in pool.blocks if block.is_whole_segment]
         while excess_bytes > 0 and idle:
-            ages = [self._large.searches - block.cached_since for block in idle]
+            ages = [block.pool.searches - block.cached_since for block in idle]
             average = sum(ages) / len(ages)
             oldest = [block for block, age in zip(idle, ages, strict=True) if age >= average]
             for block in oldest:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from memgauge.allocators.blocks import Block
 from memgauge.errors import MemgaugeError, TraceError
 from memgauge.records import MemoryEvent, Timeline
 from memgauge.units import format_bytes
+
+NO_STREAMS: Mapping[int, int] = MappingProxyType({})
 
 
 class Allocator(Protocol):
@@ -24,8 +27,8 @@ class Allocator(Protocol):
     def reserved_bytes(self) -> int | None:
         """Return the bytes held from the driver, or None for an allocator that keeps nothing back."""
 
-    def allocate(self, requested_bytes: int) -> Block | None:
-        """Return a block for a request of at least 1 byte, or None when out of memory."""
+    def allocate(self, requested_bytes: int, stream: int = 0, /) -> Block | None:
+        """Return a block for a request of at least 1 byte on a stream, or None when out of memory."""
 
     def free(self, block: Block) -> None:
         """Take back a block that `allocate` returned."""
@@ -70,19 +73,26 @@ class OutOfMemory(MemgaugeError):
         return f"out of memory at event {self.event_index}: {wanted} on top of {held}"
 
 
-def walk(events: Iterable[MemoryEvent], allocator: Allocator, releases: Iterable[int] = ()) -> Timeline:
+def walk(
+    events: Iterable[MemoryEvent],
+    allocator: Allocator,
+    releases: Iterable[int] = (),
+    streams: Mapping[int, int] = NO_STREAMS,
+) -> Timeline:
     """Hand every event to `allocator`, in order, and return occupancy after each.
 
     Args:
         events: Requests and releases in program order. A request of 0 bytes gets no block.
         allocator: A fresh allocator; the walk is the only one to use it.
         releases: Indices of events, ascending, before which the cache is given back.
+        streams: On which stream a storage is requested; not listed: on the default one, 0.
 
     Raises:
         TraceError: A storage is requested twice, or released without being held or by another amount.
         OutOfMemory: A request does not fit.
     """
     allocate, free = allocator.allocate, allocator.free
+    stream_of = streams.get
     keeps = allocator.reserved_bytes is not None
     requested: list[int] = []
     allocated: list[int] = []
@@ -100,7 +110,7 @@ def walk(events: Iterable[MemoryEvent], allocator: Allocator, releases: Iterable
         if change_bytes > 0:
             if storage in block_bytes:
                 raise TraceError(f"storage {storage} is requested again at event {index}")
-            block = allocate(change_bytes)
+            block = allocate(change_bytes, stream_of(storage, 0))
             if block is None:
                 held = allocator.allocated_bytes, allocator.reserved_bytes
                 until_then = _timeline(requested, allocated, reserved if keeps else None, block_bytes)

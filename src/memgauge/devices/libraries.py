@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack, workspace_config_bytes
@@ -15,22 +16,26 @@ from memgauge.records import Range
 from memgauge.units import KIB, MIB
 
 CUBLAS, CUBLASLT, CONVOLUTION, SEARCH = "cublas", "cublaslt", "cudnn convolution", "cudnn search"
-EMBEDDING, SORT = "embedding backward", "sorting"
+EMBEDDING, SORT, ATTENTION = "embedding backward", "sorting", "attention backward"
 
 MECHANISMS = {
     CUBLAS: "workspace of each cuBLAS handle and stream, kept from the first product on "
     "(aten/src/ATen/cuda/CublasHandlePool.cpp; 8,519,680 B on an A10G: pytorch issue 95668)",
     CUBLASLT: "workspace of one cuBLASLt product, before torch 2.9 (aten/src/ATen/cuda/CUDABlas.cpp; PR 156495)",
-    CONVOLUTION: "workspace of one cuDNN convolution: copies in the layout of tensor cores "
-    "(NVIDIA, Convolutional Layers User's Guide, tensor layouts; limits, not sizes)",
+    CONVOLUTION: "workspace of one cuDNN convolution: in backward copies in the layout of tensor cores, and "
+    "partial sums of the filter's gradient (NVIDIA, Convolutional Layers User's Guide, tensor layouts; "
+    "CUTLASS, Efficient GEMM, parallelized reductions)",
     SEARCH: "torch.backends.cudnn.benchmark: the largest workspace of all plans tried at the first call, "
     "then the cache is given back (aten/src/ATen/native/cudnn/Conv_v8.cpp)",
     EMBEDDING: "sorting and partial sums of embedding gradients (aten/src/ATen/native/cuda/Embedding.cu, "
     "EmbeddingBackwardKernel.cu)",
+    ATTENTION: "sums and the query's gradient of efficient attention's backward kernel "
+    "(aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)",
     SORT: "double buffers of a radix sort (CUB, DeviceRadixSort; limits)",
 }
 
 _HALF_BYTES = 2
+_TILE = 128
 
 
 def cublas_bytes(capability: tuple[int, int] | None, stack: Stack, *, is_newest_amd: bool = False) -> int:
@@ -73,6 +78,32 @@ def cublaslt_bytes(stack: Stack) -> int:
     return 0 if shared else MIB
 
 
+class Rate(IntEnum):
+    """What tensor cores give for a type on a card."""
+
+    NONE = 0  # no such units, or not allowed
+    EQUAL = 1  # about the rate of the ordinary ones: copying for them does not pay
+    FASTER = 2  # several times the rate
+
+
+# Chips whose tensor cores take float32 (TF32) at eight times the ordinary rate. Elsewhere from 8.6 on it
+# is one to two times: NVIDIA's architecture papers for A100 (156 to 19.5 TFLOPS), H100 (495 to 67), B200;
+# GA102 (RTX 3090: 35.6 to 35.6), Ada (RTX 4090: 82.6 to 82.6), RTX Blackwell (RTX 5090: 104.8 to 104.8).
+_FAST_TF32 = ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+def tensor_core_rate(capability: tuple[int, int], *, is_half: bool, allows_tf32: bool) -> Rate:
+    """Return what tensor cores give for half types, or for float32 where TF32 is allowed.
+
+    Half types run on them from 7.0 on, several times as fast (architecture papers since V100's).
+    """
+    if is_half:
+        return Rate.FASTER if capability >= (7, 0) else Rate.NONE
+    if not allows_tf32 or capability < (8, 0):
+        return Rate.NONE
+    return Rate.FASTER if capability in _FAST_TF32 else Rate.EQUAL
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """One call of cuDNN: forward, or backward with respect to data or filter.
@@ -90,29 +121,75 @@ class Convolution:
     groups: int
     channels: tuple[int, int]  # of data and of result
     channels_last: bool
-    tensor_cores: bool  # float32 with TF32 allowed on 8.0 and up, or a half type on 7.0 and up
+    tensor_cores: Rate
     strided: bool
     image: tuple[int, ...]  # height, width of data
     batch: int
 
 
-def convolution_bytes(call: Convolution) -> Range:
-    """Return the workspace of the plan that cuDNN's heuristics choose first.
+def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
+    """Return the workspace of the plan that cuDNN runs.
 
-    Kernels for tensor cores read and write channels last. For tensors that are not, cuDNN copies
-    inputs into its workspace before and the result after the kernel, channels padded to 16 bytes;
-    whether the heuristics choose such a kernel is not published, so nothing is the lower limit.
+    Kernels for tensor cores read and write channels last. Tensors that are not so are copied into
+    the workspace before the kernel and out of it after (NVIDIA, Deep Learning Performance,
+    Convolutional Layers User's Guide, "Tensor Layouts"; Conv_v8.cpp passes the strides on). Forward
+    kernels exist that read and write the ordinary layout, and a 1 × 1 convolution is a matrix
+    product in either layout, so that what is expected is:
+
+        forward, and kernels of one point      nothing
+        where tensor cores are not faster      nothing
+        gradient of the data                   copies of both gradients and of the filter
+        gradient of the filter                 the same, and the partial sums of `split_bytes`
+
+    Which plan is chosen is not published: nothing at all is the lower limit. The upper one are
+    copies in every direction, or Winograd's transform where it applies.
+
+    Args:
+        call: The convolution.
+        multiprocessors: Of the card.
     """
     copies = (call.data + call.weight + call.result) * call.itemsize
-    if call.channels_last or not call.tensor_cores:
-        return Range(low=0, expected=0, high=call.weight * call.itemsize)
-    return Range(low=0, expected=0, high=copies)
+    if call.channels_last or call.tensor_cores is Rate.NONE:
+        return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
+    expected = 0
+    faster = call.tensor_cores is Rate.FASTER
+    if faster and call.direction != "forward" and max(call.kernel) > 1:
+        expected = copies
+        if call.direction == "filter" and call.groups == 1:
+            expected += split_bytes(call, multiprocessors)
+    return Range(low=0, expected=expected, high=max(expected, copies, winograd_bytes(call)))
 
 
-def search_bytes(call: Convolution) -> Range:
+def split_bytes(call: Convolution, multiprocessors: int) -> int:
+    """Return the partial sums of a filter's gradient whose reduction is divided among multiprocessors.
+
+    The gradient is a matrix of few entries (result channels by data channels × kernel), each a sum over
+    all places of all pictures. Where its tiles are fewer than the multiprocessors, the sum is divided
+    ("split-K": cuDNN's CUDNN_KNOB_TYPE_SPLIT_K_BUF; CUTLASS, Efficient GEMM, "Parallelized
+    reductions": one float32 partial result for each part; tiles of 128 × 128).
+    """
+    rows, columns = call.channels[1], call.weight // max(call.channels[1], 1)
+    tiles = math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
+    parts = multiprocessors // max(tiles, 1)
+    return parts * call.weight * 4 if parts > 1 else 0
+
+
+def winograd_bytes(call: Convolution) -> int:
+    """Return what a 3 × 3 convolution of stride 1 keeps by Winograd's F(4 × 4, 3 × 3), not fused; else 0.
+
+    Source: Lavin, Gray, Fast Algorithms for Convolutional Neural Networks (2015): 36 numbers stand
+    for each tile of 16 of data and result, and for each filter of 9.
+    """
+    if call.strided or call.kernel != (3, 3) or call.groups > 1:
+        return 0
+    tiles = call.batch * math.ceil(call.image[0] / 4) * math.ceil(call.image[1] / 4)
+    return 36 * 4 * (tiles * sum(call.channels) + call.channels[0] * call.channels[1])
+
+
+def search_bytes(call: Convolution, multiprocessors: int) -> Range:
     """Return the largest workspace among all plans, which `cudnn.benchmark` takes at the first call."""
-    chosen = convolution_bytes(call)
-    return Range(low=chosen.low, expected=max(chosen.expected, 0), high=chosen.high)
+    chosen = convolution_bytes(call, multiprocessors)
+    return Range(low=chosen.low, expected=chosen.expected, high=max(chosen.high, transform_bytes(call)))
 
 
 def transform_bytes(call: Convolution) -> int:
@@ -121,13 +198,43 @@ def transform_bytes(call: Convolution) -> int:
     Source: Mathieu, Henaff, LeCun, Fast Training of Convolutional Networks through FFTs (2014),
     section 2: one half-plane of complex numbers for each map of data, filter and result.
     """
-    if call.strided or len(call.image) != 2:
+    if call.strided or len(call.image) != 2 or call.groups > 1 or max(call.kernel) == 1:
         return 0
     height, width = (
         1 << math.ceil(math.log2(i + k - 1)) for i, k in zip(call.image, call.kernel, strict=True)
     )
-    maps = call.batch * sum(call.channels) + call.channels[0] * call.channels[1] // call.groups
+    maps = call.batch * sum(call.channels) + call.channels[0] * call.channels[1]
     return maps * height * (width // 2 + 1) * 8
+
+
+def efficient_attention_scratch(
+    batch: int,
+    heads: int,
+    rows: int,
+    size: int,
+    value_size: int,
+    *,
+    is_half: bool,
+    capability: tuple[int, int],
+) -> tuple[tuple[int, ...], int, int]:
+    """Return what the backward kernel of efficient attention takes, in three parts.
+
+    First what is there while `delta` (one float32 per row) is worked out, for float32 and on 7.0 by
+    other kernels: the product of gradient and output, and its sums. Then `delta`; then the gradient
+    of the query in tiles of 64 with 16 B of locks each, since keys are split among blocks from 7.0 on.
+
+    Source: native/transformers/cuda/attention_backward.cu `_efficient_attention_backward`;
+    mem_eff_attention/kernel_backward.h `kKernelComputesDelta`, `kEnableSplitKeys`, `workspace_elements_gq`.
+    """
+    count = batch * heads * rows
+    delta = count * 4
+    by_kernel = is_half and capability != (7, 0)
+    before = () if by_kernel else (count * value_size * 4, delta)
+    if is_half and not by_kernel:
+        before = (count * value_size * 4, *before)  # the gradient in float32 as well
+    tiles = math.ceil(rows / 64) * math.ceil(size / 64)
+    accumulated = tiles * (64 * 64 * 4 + 16) if capability >= (7, 0) or is_half else 0
+    return before, delta, batch * heads * accumulated
 
 
 def embedding_backward_bytes(indices: int, rows: int, width: int, index_bytes: int) -> int:

@@ -1,13 +1,12 @@
 """What `torch.cuda` and `torch.accelerator` answer, for a CUDA target: one idle GPU.
 
-Streams and events do nothing, memory statistics are 0, the random state is 16
+Streams have pools of their own (`cuda_streams`), events do nothing, memory statistics are 0, the random state is 16
 bytes in the host's memory (c10 `CUDAGeneratorImpl::get_state`: seed and offset).
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import torch
 from memgauge.devices.stack import Stack
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_placement import Placement
-from memgauge.frameworks.torch.cuda_tensor import CPU, GPU
+from memgauge.frameworks.torch.cuda_streams import Nothing, Streams
+from memgauge.frameworks.torch.cuda_tensor import CPU
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.values import ValueReader, user_line
 
@@ -33,39 +33,9 @@ class Card:
     capability: tuple[int, int] = (8, 0)
     total_bytes: int = 80 * 2**30
     multiprocessors: int = 108
+    is_nvidia: bool = True
     cublas_bytes: int = 0  # workspace of each cuBLAS handle and stream
     stack: Stack = Stack()  # noqa: RUF009 (frozen)
-
-
-class _Nothing:
-    """A stream, an event, a guard: accepts every call, can be entered, does nothing."""
-
-    device = GPU
-    device_index = stream_id = cuda_stream = 0
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        return False
-
-    def elapsed_time(self, other: object) -> float:
-        return 1.0
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Nothing()
 
 
 def patch_cuda(
@@ -74,13 +44,17 @@ def patch_cuda(
     placement: Placement,
     values: ValueReader,
     empty_cache: Callable[[], None],
+    streams: Streams,
 ) -> None:
     """Answer for `torch.cuda`, `torch.accelerator` and cuDNN as with one GPU present."""
     for module, answers in (
-        (torch.cuda, {**_answers(placement), **_about(card, values), **_refusals()}),
+        (torch.cuda, {**_answers(placement), **_streams(streams), **_about(card, values), **_refusals()}),
         (torch.cuda.memory, _MEMORY),
         (torch.cuda.random, _random(placement)),
-        (torch.accelerator, _ACCELERATOR),
+        (
+            torch.accelerator,
+            {**_ACCELERATOR, "current_stream": streams.current, "set_stream": streams.set},
+        ),
         (
             torch.backends.cudnn,
             {"is_available": lambda: True, "is_acceptable": _cudnn_takes, "version": lambda: 91900},
@@ -133,7 +107,6 @@ _ACCELERATOR: dict[str, Any] = {
     "is_available": lambda: True,
     "current_accelerator": lambda check_available=False: torch.device("cuda"),
     "device_count": lambda: 1,
-    "current_stream": lambda device=None: _Nothing(),
     **dict.fromkeys(
         (
             "current_device_index", "current_device_idx", "memory_allocated", "max_memory_allocated",
@@ -143,7 +116,7 @@ _ACCELERATOR: dict[str, Any] = {
     ),
     **dict.fromkeys(
         (
-            "synchronize", "empty_cache", "set_device_index", "set_device_idx", "set_stream",
+            "synchronize", "empty_cache", "set_device_index", "set_device_idx",
             "reset_peak_memory_stats", "reset_accumulated_memory_stats",
         ),
         _nothing,
@@ -180,14 +153,24 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,
-        **dict.fromkeys(("Stream", "Event", "ExternalStream", "StreamContext", "device", "device_of", "_DeviceGuard"), _Nothing),
-        **dict.fromkeys(("current_stream", "default_stream"), lambda *_, **__: _Nothing()),
-        "stream": lambda stream: contextlib.nullcontext(stream),
-        **dict.fromkeys(("init", "synchronize", "set_device", "set_stream", "ipc_collect", "set_sync_debug_mode"), _nothing),
-        "nvtx": _Nothing(),
+        **dict.fromkeys(("Event", "device", "device_of", "_DeviceGuard"), Nothing),
+        **dict.fromkeys(("init", "synchronize", "set_device", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        "nvtx": Nothing(),
         **_MEMORY,
         **_random(placement),
     }  # fmt: skip
+
+
+def _streams(streams: Streams) -> dict[str, Any]:
+    return {
+        "Stream": streams.Stream,
+        "ExternalStream": streams.Stream,
+        "StreamContext": streams.on,
+        "stream": streams.on,
+        "current_stream": streams.current,
+        "default_stream": streams.default,
+        "set_stream": streams.set,
+    }
 
 
 def _about(card: Card, values: ValueReader) -> dict[str, Any]:

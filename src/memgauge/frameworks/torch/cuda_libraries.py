@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memgauge.devices import libraries
-from memgauge.devices.libraries import Convolution
+from memgauge.devices.libraries import Convolution, Rate
 from memgauge.frameworks.torch.operators import rule_of
 from memgauge.frameworks.torch.shapes import output_specs
 from memgauge.records import Range, Scratch
@@ -42,16 +42,16 @@ class Libraries:
     def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
         self._mode = mode
         self._card = card
-        self._has_workspace: set[bool] = set()  # of the program's thread, of the engine's
+        self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
         self._searched: set[Convolution] = set()
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
         if func not in PRODUCTS:
             return
-        thread = self._mode.in_backward
-        if thread not in self._has_workspace:
-            self._has_workspace.add(thread)
+        owner = self._mode.in_backward, self._mode.stream
+        if owner not in self._has_workspace:
+            self._has_workspace.add(owner)
             size = self._card.cublas_bytes
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
@@ -67,8 +67,27 @@ class Libraries:
                 indices.numel(), int(rows), grad.shape[-1], indices.itemsize
             )
             self.pass_by(libraries.EMBEDDING, Range(low=size, expected=size, high=size))
+        elif func is aten._scaled_dot_product_efficient_attention_backward.default:
+            self._attention_backward(args[1], args[3])
         elif func in (aten.sort.default, aten.sort.stable, aten.argsort.default):
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize))
+
+    def _attention_backward(self, query: torch.Tensor, value: torch.Tensor) -> None:
+        batch, heads, rows, size = query.shape
+        before, delta, accumulated = libraries.efficient_attention_scratch(
+            batch, heads, rows, size, value.shape[-1],
+            is_half=query.dtype in _HALF, capability=self._card.capability,
+        )  # fmt: skip
+        first = [self._exactly(libraries.ATTENTION, part) for part in before]
+        second = self._exactly(libraries.ATTENTION, delta)
+        for number in first:
+            self._mode.give_back(number)
+        if accumulated:
+            self._mode.give_back(self._exactly(libraries.ATTENTION, accumulated))
+        self._mode.give_back(second)
+
+    def _exactly(self, mechanism: str, size: int) -> int:
+        return self._mode.take(size, Scratch(mechanism, size, size))
 
     def pass_by(self, mechanism: str, size: Range) -> None:
         """Note what is taken and given back at once."""
@@ -85,16 +104,17 @@ class Libraries:
         flags = torch.backends.cudnn
         if flags.benchmark and call not in self._searched:
             self._searched.add(call)
-            self.pass_by(libraries.SEARCH, libraries.search_bytes(call))
+            self.pass_by(libraries.SEARCH, libraries.search_bytes(call, self._card.multiprocessors))
             self._mode.release_cache()
-        self.pass_by(libraries.CONVOLUTION, libraries.convolution_bytes(call))
+        size = libraries.convolution_bytes(call, self._card.multiprocessors)
+        self.pass_by(libraries.CONVOLUTION, size)
 
-    def uses_tensor_cores(self, dtype: torch.dtype) -> bool:
-        """Return whether convolutions of this type may run on tensor cores."""
-        capability = self._card.capability
-        if dtype in _HALF:
-            return capability >= (7, 0)
-        return dtype is torch.float32 and capability >= (8, 0) and torch.backends.cudnn.allow_tf32
+    def tensor_cores(self, dtype: torch.dtype) -> Rate:
+        """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
+        if not self._card.is_nvidia:
+            return Rate.EQUAL
+        allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+        return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
 
 def convolution(
@@ -201,7 +221,7 @@ def _call(
         groups=groups,
         channels=(data.shape[1], result.shape[1]),
         channels_last=is_channels_last(input) or is_channels_last(weight),
-        tensor_cores=mode.libraries.uses_tensor_cores(input.dtype),
+        tensor_cores=mode.libraries.tensor_cores(input.dtype),
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
         batch=data.shape[0],

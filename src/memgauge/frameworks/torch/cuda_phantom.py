@@ -13,6 +13,7 @@ from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
 from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_streams import Streams
 from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
@@ -32,11 +33,17 @@ class CudaPhantomMode(PhantomMode):
         self._workspace = self._workspace or workspace_bytes
         self.placement = Placement(self._unknown)
         self.libraries = Libraries(self, Card())
+        self.streams = Streams(self._ledger)
 
     @property
     def in_backward(self) -> bool:
         """Return whether the engine's thread is running, which has library handles of its own."""
         return self._scopes.backward_depth > 0
+
+    @property
+    def stream(self) -> int:
+        """Return the current stream; 0 is the default one."""
+        return self._ledger.stream
 
     def take(self, size: int, scratch: Scratch, layer: str | None = None) -> int:
         """List what a library takes for itself; returns its number for `give_back`."""

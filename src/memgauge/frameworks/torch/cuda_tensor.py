@@ -70,13 +70,30 @@ def below_modes(real: Any) -> Any:
 
 def patch_tensor(patches: Patches, placement: Placement) -> None:
     """Make tensors answer and move as on a machine with a GPU."""
-    tensor_class = torch.Tensor
-    real_device = below_modes(torch._C.TensorBase.device.__get__)
-    real_to = below_modes(tensor_class.to)
     on_device = placement.on_device
+    real_device = below_modes(torch._C.TensorBase.device.__get__)
 
     def device(self: torch.Tensor) -> torch.device:
         return GPU if on_device(self) else real_device(self)
+
+    answers = {
+        "device": property(device),
+        "is_cuda": property(on_device),
+        "is_cpu": property(lambda self: device(self).type == "cpu"),
+        "get_device": lambda self: 0 if on_device(self) else -1,
+        "pin_memory": lambda self, device=None: self,
+        "is_pinned": lambda self, device=None: False,
+        "record_stream": lambda self, stream: None,
+    }
+    for name, answer in {**answers, **_moves(placement), "__deepcopy__": _deepcopy()}.items():
+        patches.set(torch.Tensor, name, answer)
+
+
+def _moves(placement: Placement) -> dict[str, Any]:
+    """Return the methods that move a tensor between host and device."""
+    on_device = placement.on_device
+    real_to = below_modes(torch.Tensor.to)
+    real_type = below_modes(torch.Tensor.type)
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         there, args, kwargs = _destination(args, kwargs)
@@ -103,8 +120,6 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
     def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return to(self, other)
 
-    real_type = below_modes(tensor_class.type)
-
     def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
             name = f"{_TYPE_NAMES.get(self.dtype, '')}Tensor"
@@ -119,30 +134,21 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
             return to(self, "cuda", dtype=next(d for d, n in _TYPE_NAMES.items() if n == name))
         return real_type(self, dtype, non_blocking, **kwargs)
 
-    real_deepcopy = below_modes(tensor_class.__deepcopy__)
+    return {"to": to, "cuda": cuda, "cpu": cpu, "type_as": type_as, "type": type_}
+
+
+def _deepcopy() -> Any:
+    """Return a `__deepcopy__` that dispatchers see: torch copies the storage byte by byte."""
+    real = below_modes(torch.Tensor.__deepcopy__)
 
     def deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
-        # torch copies the storage byte by byte, which no dispatcher sees; a clone is the same memory.
-        if (
-            type(self) is not torch.Tensor
-            or not self.is_leaf
-            or id(self) in memo
-            or self.layout is not torch.strided
-        ):
-            return real_deepcopy(self, memo)
+        is_plain = type(self) is torch.Tensor and self.is_leaf and self.layout is torch.strided
+        if not is_plain or id(self) in memo:
+            return real(self, memo)
         memo[id(self)] = copied = self.detach().clone().requires_grad_(self.requires_grad)
         return copied
 
-    patches.set(tensor_class, "device", property(device))
-    patches.set(tensor_class, "is_cuda", property(on_device))
-    patches.set(tensor_class, "is_cpu", property(lambda self: device(self).type == "cpu"))
-    patches.set(tensor_class, "get_device", lambda self: 0 if on_device(self) else -1)
-    for name, function in (("to", to), ("cuda", cuda), ("cpu", cpu), ("type_as", type_as), ("type", type_)):
-        patches.set(tensor_class, name, function)
-    patches.set(tensor_class, "__deepcopy__", deepcopy)
-    patches.set(tensor_class, "pin_memory", lambda self, device=None: self)
-    patches.set(tensor_class, "is_pinned", lambda self, device=None: False)
-    patches.set(tensor_class, "record_stream", lambda self, stream: None)
+    return deepcopy
 
 
 def _destination(

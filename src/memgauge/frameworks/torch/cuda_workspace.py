@@ -1,7 +1,6 @@
-"""What attention's backward kernels take and give back on CUDA.
+"""What the backward kernel of flash attention takes and gives back on CUDA.
 
-Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp `mha_bwd`;
-transformers/cuda/mem_eff_attention/kernel_backward.h `workspace_size` of torch 2.13.
+Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp `mha_bwd` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ import torch
 
 aten = torch.ops.aten
 _FLOAT_BYTES = 4
-_TILE = 64  # rows and columns of the efficient kernel's accumulator come in tiles
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
     """Return the bytes that an operator takes beside its inputs and outputs; 0 where none are known."""
     if func is aten._scaled_dot_product_flash_attention_backward.default:
         return _flash(args[1], args[2])
-    if func is aten._scaled_dot_product_efficient_attention_backward.default:
-        return _efficient(args[1])
     return 0
 
 
@@ -32,12 +28,6 @@ def _flash(query: torch.Tensor, key: torch.Tensor) -> int:
     if key.shape[1] == heads:
         return accumulated
     return accumulated + 2 * batch * key.shape[2] * heads * size * query.itemsize
-
-
-def _efficient(query: torch.Tensor) -> int:
-    """The gradient of the query in float32, and one number per row (`delta`)."""
-    batch, heads, rows, size = query.shape
-    return batch * heads * (_up(rows, _TILE) * _up(size, _TILE) + rows) * _FLOAT_BYTES
 
 
 def _up(count: int, multiple: int) -> int:

@@ -32,6 +32,8 @@ class Ledger:
         self.live: dict[int, int] = {}  # storage -> requested bytes
         self.scratch: dict[int, Scratch] = {}
         self.cache_releases: list[int] = []
+        self.stream = 0  # the current one; each has pools of its own
+        self.streams: dict[int, int] = {}  # storage -> stream, where that is not the default one
 
     def knows(self, address: int) -> bool:
         """Return whether the storage at this address was allocated within the run."""
@@ -64,6 +66,8 @@ class Ledger:
         self.categories.append(category)
         self.layers.append(layer)
         self.live[number] = size
+        if self.stream:
+            self.streams[number] = self.stream
         self.events.append(MemoryEvent(number, size, self._scopes.phase, layer, self.operator))
         return number
 

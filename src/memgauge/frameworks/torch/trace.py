@@ -192,8 +192,11 @@ class _Tracer:
         events = ledger.events[:end]
         categories, layers = list(ledger.categories), list(ledger.layers)
         scratch, releases = dict(ledger.scratch), [r for r in ledger.cache_releases if r <= end]
+        streams = dict(ledger.streams)
         if self._repeat is not None:
-            _repeat_step(events, categories, layers, self._repeat, self._steps_left, scratch, releases)
+            _repeat_step(
+                events, categories, layers, self._repeat, self._steps_left, scratch, releases, streams
+            )
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
         return Trace(
@@ -205,6 +208,7 @@ class _Tracer:
             unmodelled=list(self.unmodelled),
             scratch=scratch,
             cache_releases=releases,
+            streams=streams,
             uses=self._uses,
         )
 
@@ -217,6 +221,7 @@ def _repeat_step(
     numbers: range,
     scratch: dict[int, Scratch],
     releases: list[int],
+    streams: dict[int, int],
 ) -> None:
     """Append the steady step again under new storage numbers, once for each step left.
 
@@ -244,6 +249,8 @@ def _repeat_step(
                 layers.append(layers[event.storage])
                 if event.storage in scratch:
                     scratch[fresh[event.storage]] = scratch[event.storage]
+                if event.storage in streams:
+                    streams[fresh[event.storage]] = streams[event.storage]
                 storage = fresh[event.storage]
             elif event.storage in fresh:
                 storage = fresh[event.storage]
