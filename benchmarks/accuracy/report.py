@@ -332,7 +332,8 @@ On the build half of timm's set, before this version, by what was left of measur
 Three independent parts, joined by the root of the sum of squares: the context (here the constant, as far
 off as the smallest quarter of the build half shows it to be), the libraries' workspaces (the whole span from none
 to the highest known of all) and placement (4 % of reserved, 5 % more in proportion to what passes through cuDNN;
-set on the build half of timm's set). The least capacity, which verdicts rest on, has the context's width and 3 %.
+set on the build half of timm's set). The least capacity, which verdicts rest on, has the context's width and 3 %, a
+width that was set while verdicts of both halves were in sight.
 Coverage stays below 95 % for MnasNet and MobileNetV2, which take 12 to 17 % more at some batch sizes and not at
 others, and where rows are damaged in ways that the other batch sizes do not show.
 
