@@ -181,7 +181,7 @@ def largest(
         surely=surely,
         probably=probably,
         binds=binding,
-        curve=varied.curve(tuple(rows[value] for value in ends), begin),
+        curve=varied.curve(tuple(varied.row(value, allocator) for value in ends), begin),
         assumptions=assumptions,
     )
 
