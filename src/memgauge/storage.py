@@ -36,7 +36,7 @@ from memgauge.errors import FileFormatError, UsageError
 APPLICATION_ID = 0x6D656D67  # "memg", in the header of the file: what kind of SQLite file it is
 VERSION = 1
 SCHEMA_NAME = f"memgauge.run/{VERSION}"
-SEALED_TICKS = 512  # a chunk is rewritten at each flush until it has so many ticks,
+SEALED_TICKS = 128  # a chunk is rewritten at each flush until it has so many ticks,
 SEALED_US = 60_000_000  # or spans so much time
 
 _TABLES = """

@@ -75,7 +75,7 @@ class Peaks:
     def read_changed(self, now_us: int) -> None:
         """Read the peaks of processes that moved since the last look, and of the others now and then."""
         for process in self._tree.live.values():
-            resident = process.resident[-1] if process.resident else 0
+            resident = process.resident_bytes
             if resident != process.looked_bytes or now_us - process.hwm_read_us >= HIGHEST_US:
                 process.looked_bytes = resident
                 self.read(process, now_us)
