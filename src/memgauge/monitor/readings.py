@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import Any
 
@@ -277,7 +276,6 @@ class GroupReadings:
 def _column(writer: RunWriter, lane: str, metric: str, instrument: str, refresh_us: int | None = None) -> Any:
     opened: Lane = writer.lane(lane)
     return opened.column(writer.add_series(lane, metric, instrument, refresh_us=refresh_us))
-
 
 
 def _own_resident() -> int:

@@ -9,8 +9,8 @@ from memgauge.explain.peak import first_peak
 from memgauge.explain.rows import layer_title
 from memgauge.records import Category, Estimate, Range, Timeline, Trace
 from memgauge.report.curves import numpy
-from memgauge.report.figures import COLOURS, byte_ticks, label, plotly, styled
 from memgauge.report.page import escaped, figure, page, table
+from memgauge.report.style import COLOURS, byte_ticks, label, plotly, styled
 from memgauge.report.tables import format_range, merge_steps, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes

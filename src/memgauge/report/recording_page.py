@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memgauge.explain.recorded import Recording
-from memgauge.report.figures import RunCurves, estimate_of, overlay, process_stack, timeline
+from memgauge.report.figures import overlay, process_stack, timeline
 from memgauge.report.page import escaped, figure, page, shortened, table
+from memgauge.report.panels import RunCurves, estimate_of
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_difference, format_duration
 
