@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from memgauge.explain.bands import Band
 from memgauge.report.curves import Curve, numpy
-from memgauge.report.panels import Panel, RunCurves, device_panels, panels
+from memgauge.report.panels import Panel, RunCurves, device_panels, panels, title_of
 from memgauge.report.style import COLOURS, GREY, byte_ticks, hover, label, plotly, styled
 from memgauge.report.thinning import lowest_and_highest, thin
 
@@ -23,19 +24,23 @@ _BANDS = (
 )
 _LINES = (("#d65f5f", "right"), ("#956cb4", "left"))
 _ROW_HEIGHT = 230
+_INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent name first
+_MARK_ROOM = 0.012  # between the names of two marks, as a share of the time from first to last
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 
 
 def timeline(data: RunCurves) -> Any:
     """Return the time line of one recording: rows on one time axis, phases as bands, epochs as lines."""
-    return _rows(panels(data), data.bands, data.marks)
+    figure = _rows(panels(data), data.bands, data.marks)
+    figure.update_xaxes(range=[t / 1e6 for t in data.span])
+    return figure
 
 
 def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
     go = plotly()
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=max(len(rows), 1), cols=1, shared_xaxes=True, vertical_spacing=0.045)
+    figure = make_subplots(rows=max(len(rows), 1), cols=1, shared_xaxes=True, vertical_spacing=0.06)
     count = sum(len(panel.curves) for panel in rows)
     colour = 0
     for place, panel in enumerate(rows, 1):
@@ -71,6 +76,10 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
                 annotation_position=f"top {side}",
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
+        top = next(figure.select_yaxes(row=place, col=1)).domain[1]
+        title = {"text": label(panel.title), "font": {"size": 13}, "showarrow": False}
+        corner = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": top, "yanchor": "bottom"}
+        figure.add_annotation({**title, **corner})
     _draw_phases(figure, spans, marks)
     figure.update_xaxes(title_text="seconds of the run", row=max(len(rows), 1), col=1)
     return styled(figure, _ROW_HEIGHT * max(len(rows), 1) + 90)
@@ -82,7 +91,7 @@ def _narrow(values: Any) -> Any:
 
 
 def _axis(panel: Panel) -> dict[str, Any]:
-    axis: dict[str, Any] = {"title": {"text": panel.title, "font": {"size": 12}}, "rangemode": "tozero"}
+    axis: dict[str, Any] = {"rangemode": "tozero"}
     if panel.unit.startswith("B"):
         np = numpy()
         shown = [c for _, c, style in panel.curves if len(c.values) and style.get("visible") is not False]
@@ -122,36 +131,46 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
         )
         title = band.name if band.value is None else f"{band.name} {band.value}"
         if (few or len(notes) < 40) and x1 - x0 >= _LETTER * min(len(title), 20) * span_s:
-            notes.append(_note(x0, 1.0 + 0.02 * (band.depth % 2), title))
-    for mark in marks[:_MOST_LINES]:
-        x = mark.time_us / 1e6
-        shapes.append(
-            {
-                "type": "line",
-                "xref": "x",
-                "yref": "paper",
-                "x0": x,
-                "x1": x,
-                "y0": 0,
-                "y1": 1,
-                "line": {"width": 1, "dash": "dot", "color": GREY},
-            }
-        )
-        if len(marks) <= 30:
-            title = mark.name if mark.value is None else f"{mark.name} {mark.value}"
-            notes.append({**_note(x, 0.0, title), "yanchor": "bottom", "textangle": -90})
+            notes.append(_note(x0, 1.0, title, 16 + 12 * (band.depth % 2)))
+    if marks:
+        _draw_marks(marks, shapes, notes)
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
     )
 
 
-def _note(x: float, y: float, title: str) -> dict[str, Any]:
+def _draw_marks(marks: Sequence[Any], shapes: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
+    """Draw marks as lines; those of the rarest names first, named wherever there is room for a name."""
+    count = Counter(m.name for m in marks)
+    ordered = sorted(marks, key=lambda m: (count[m.name], m.time_us))[:_MOST_LINES]
+    room = _MARK_ROOM * max(marks[-1].time_us - marks[0].time_us, 1)
+    inks = {name: _INKS[i % len(_INKS)] for i, (name, _) in enumerate(count.most_common())}
+    named: list[int] = []
+    for mark in ordered:
+        x = mark.time_us / 1e6
+        line = {"width": 1, "dash": "dot", "color": inks[mark.name]}
+        shapes.append(
+            {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line}
+        )
+        if all(abs(mark.time_us - other) >= room for other in named):
+            named.append(mark.time_us)
+            title = mark.name if mark.value is None else f"{mark.name} {mark.value}"
+            notes.append({**_note(x, 0.0, title), "textangle": -90})
+
+
+def _note(x: float, y: float, title: str, above: int = 0) -> dict[str, Any]:
     place = {"x": x, "y": y, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-    return {**place, "showarrow": False, "text": label(title, 20), "font": {"size": 10, "color": GREY}}
+    return {
+        **place,
+        "showarrow": False,
+        "text": label(title, 20),
+        "yshift": above,
+        "font": {"size": 10, "color": GREY},
+    }
 
 
 def process_stack(data: RunCurves) -> Any:
-    """Return resident memory stacked by process; the thinned instants are the tree's own lows and highs."""
+    """Return resident memory stacked by process; the thinned instants are the tree's lows and highs, and each one's peak."""
     np, go = numpy(), plotly()
     rows = data.of("fast", "rss_bytes")
     times = data.lanes["fast"].times_us
@@ -162,17 +181,16 @@ def process_stack(data: RunCurves) -> Any:
     total = np.sum(list(table.values()), axis=0)
     ordered = sorted(table, key=lambda n: -float(table[n].max()))
     buckets = max(200, MOST_POINTS // (4 * min(len(ordered), _MOST_STACKED + 1)))
-    keep = np.arange(len(times))
-    if len(times) > 2 * buckets:
-        keep = np.unique(np.r_[0, lowest_and_highest(times, total, buckets), len(times) - 1])
     figure = go.Figure()
     shown = [(n, table[n]) for n in ordered[:_MOST_STACKED]]
     rest = ordered[_MOST_STACKED:]
-    stacked = [
-        (f"{processes[n].pid} {label(processes[n].name, 24)}" if n in processes else "?", v) for n, v in shown
-    ]
+    stacked = [(title_of(processes[n]) if n in processes else "?", v) for n, v in shown]
     if rest:
         stacked.append((f"{len(rest)} more", np.sum([table[n] for n in rest], axis=0)))
+    keep = np.arange(len(times))
+    if len(times) > 2 * buckets:
+        highest = [int(values.argmax()) for _, values in stacked]  # each one's own peak is drawn too
+        keep = np.unique(np.r_[0, highest, lowest_and_highest(times, total, buckets), len(times) - 1])
     for place, (name, values) in enumerate(stacked):
         colour = COLOURS[place % len(COLOURS)]
         figure.add_trace(
@@ -186,9 +204,8 @@ def process_stack(data: RunCurves) -> Any:
                 hovertemplate=hover("B"),
             )
         )
-    figure.update_yaxes(
-        title_text="resident, by process", rangemode="tozero", **byte_ticks(float(total.max()))
-    )
+    figure.update_yaxes(rangemode="tozero", **byte_ticks(float(total.max())))
+    figure.update_layout(legend_traceorder="normal")
     figure.update_xaxes(title_text="seconds of the run")
     return styled(figure, 330)
 

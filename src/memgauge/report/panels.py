@@ -10,8 +10,10 @@ from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
 from memgauge.report.style import label
-from memgauge.storage import RunFile
+from memgauge.storage import Process, RunFile
 from memgauge.units import format_bytes
+
+_MOST_LEVELS = 500
 
 
 class Panel(NamedTuple):
@@ -91,8 +93,11 @@ def memory_panel(data: RunCurves) -> Panel:
     lines = [
         (f"{p.name}: {format_bytes(p.bytes)} ({p.kind})", float(p.bytes))
         for p in data.summary.peaks
-        if p.name.startswith("largest process")
+        if p.name.startswith("largest process") or (p.name == "control group" and p.kind == "exact")
     ]
+    own = _phase_peaks(data)
+    if own is not None:
+        curves.append(("exact peak of a phase's process", own, {"line": {"width": 3, "color": "#d65f5f"}}))
     lines += [(f"predicted: {format_bytes(b)}", float(b)) for b in [predicted_bytes(data.run)] if b]
     return Panel(
         "host memory",
@@ -102,11 +107,33 @@ def memory_panel(data: RunCurves) -> Panel:
     )
 
 
+def _phase_peaks(data: RunCurves) -> Curve | None:
+    """Return the exact peaks of phases, each as a level over its phase; None if there are none."""
+    np = numpy()
+    exact = {p.phase: p.bytes for p in data.run.peaks if p.phase is not None and p.metric == "rss_bytes"}
+    found = [b for b in data.bands if b.mark in exact][:_MOST_LEVELS]
+    if not found:
+        return None
+    times = [(b.begin_us / 1e6, b.end_us / 1e6, b.end_us / 1e6) for b in found]
+    values = [(exact[b.mark], exact[b.mark], np.nan) for b in found]
+    return Curve(np.array(times, np.float64).ravel(), np.array(values, np.float64).ravel())
+
+
 def predicted_bytes(run: RunFile) -> int | None:
     """Return the resident memory that the estimate in a file expects; None if there is none."""
     account = estimate_of(run)
     host = None if account is None else account.peak.host_bytes
     return None if host is None else host.expected
+
+
+def title_of(process: Process) -> str:
+    """Return what a process is called: its number, and its script rather than the interpreter."""
+    name = process.name
+    if name.startswith(("python", "pt_main_thread")):
+        words = process.command.split()
+        scripts = [w for w in words[1:] if w.endswith(".py")]
+        name = scripts[0].rpartition("/")[2] if scripts else name
+    return f"{process.pid} {label(name, 24)}"
 
 
 def estimate_of(run: RunFile) -> Any:
@@ -140,6 +167,7 @@ def panels(data: RunCurves) -> list[Panel]:
 
 
 def device_panels(data: RunCurves) -> tuple[Panel, list[tuple[str, Curve, dict[str, Any]]], Panel]:
+    """Return GPU memory, the curves of how busy GPUs are, and PCIe."""
     memory: list[tuple[str, Curve, dict[str, Any]]] = []
     busy: list[tuple[str, Curve, dict[str, Any]]] = []
     traffic: list[tuple[str, Curve, dict[str, Any]]] = []

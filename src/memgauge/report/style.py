@@ -55,6 +55,7 @@ def byte_ticks(highest: float, suffix: str = "") -> dict[str, Any]:
 
 
 def hover(unit: str) -> str:
+    """Return what is shown under the pointer, for amounts of one unit."""
     if unit.startswith("B"):
         return "%{y:,.0f} " + unit + " at %{x:.3f} s<extra>%{fullData.name}</extra>"
     return "%{y:.1f} " + unit + " at %{x:.3f} s<extra>%{fullData.name}</extra>"
