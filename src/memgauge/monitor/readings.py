@@ -232,6 +232,7 @@ class GroupReadings:
 
     def __init__(self, writer: RunWriter, group: Group | None) -> None:
         self._writer, self._group = writer, group
+        self._highest = 0
         if group is None:
             return
         self._columns = [
@@ -244,8 +245,12 @@ class GroupReadings:
         ]
         writer.set(cgroup={"folder": str(group.folder), "is_own": group.is_own})
 
-    def read_slow(self) -> None:
-        """Read what it is charged now, and keep its peak."""
+    def read_slow(self, told_bytes: int) -> None:
+        """Read what it is charged now, and keep its peak.
+
+        Args:
+            told_bytes: The highest peak that the job told at its phases, where it resets the counter.
+        """
         if self._group is None:
             return
         try:
@@ -254,22 +259,22 @@ class GroupReadings:
             now = (MISSING, MISSING, MISSING)
         for column, value in zip(self._columns, now, strict=True):
             column.append(value)
-        self.keep_peak()
+        self.keep_peak(told_bytes)
 
-    def keep_peak(self) -> None:
+    def keep_peak(self, told_bytes: int) -> None:
         """Put its peak into the file."""
         assert self._group is not None
         with contextlib.suppress(OSError, ValueError):
             kind, reason = self._group.kind()
-            peak = self._group.read_peak()
+            self._highest = peak = max(self._highest, self._group.read_peak(), told_bytes)
             self._writer.set_peak(
                 PeakRow("cgroup_bytes", peak, kind, self._group.instrument, reason, None, None, None)
             )
 
-    def close(self) -> None:
+    def close(self, told_bytes: int) -> None:
         """Keep the last of it, and let go."""
         if self._group is not None:
-            self.keep_peak()
+            self.keep_peak(told_bytes)
             self._group.close()
 
 
