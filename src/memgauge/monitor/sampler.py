@@ -44,7 +44,7 @@ CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over le
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
 _LONGEST_UNWRITTEN_S = 60
-_SEE_OFF_S = 0.1
+_SEE_OFF_S = 0.3  # how long those may take that end with the command
 
 
 class Sampler:
@@ -209,15 +209,16 @@ class Sampler:
         """Wait a moment for those that end with the command, and name those that went on."""
         if self._job is None or self.ending.how not in ("exit", "signal"):
             return
-        if self._tree.events is not None:
-            self._hear_events()
-        self._tree.look(self._clock.now_us())
         until = time.monotonic() + _SEE_OFF_S
-        while self._tree.live and time.monotonic() < until:
-            time.sleep(_SEE_OFF_S / 10)
+        while True:
+            if self._tree.events is not None:
+                self._hear_events()
+            self._tree.look(self._clock.now_us())
             self._reap()
-            over = [p for p in self._tree.live.values() if p.is_over()]
-            self._lose(over, self._clock.now_us())
+            self._lose([p for p in self._tree.live.values() if p.is_over()], self._clock.now_us())
+            if not self._tree.live or time.monotonic() >= until:
+                break
+            time.sleep(_SEE_OFF_S / 20)
         stay = list(self._tree.live.values())
         if stay:
             named = ", ".join(f"{p.pid} ({p.name})" for p in stay[:3])
@@ -395,6 +396,8 @@ class Sampler:
                 self._hear()
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self._ending = unknown if status is None else self._judged(status)
+
+        self._tree.adopt()  # what its children became, before anything told of them
 
     def _may_run_on(self, process: Tracked) -> bool:
         """Return whether it is the command, not waited for: its first thread may be over before the others."""
