@@ -81,11 +81,13 @@ const draw = place => {
   if (place.dataset.drawn) return;
   place.dataset.drawn = "yes";
   const {data, layout} = JSON.parse(place.nextElementSibling.textContent);
-  if (innerWidth < 760) {
-    const rows = data.filter(trace => trace.showlegend !== false && trace.name).length, below = 20 * rows + 60;
+  if (innerWidth < 760 && layout.height) {
+    const rows = data.filter(trace => trace.type === "scatter" && trace.name).length, below = 20 * rows + 60;
     layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
-    layout.margin = {...layout.margin, l: 72, r: 8, b: 45 + below};
-    if (layout.height) layout.height += below;
+    if (rows > 1) {
+      layout.margin = {...layout.margin, l: 72, r: 8, b: 45 + below};
+      layout.height += below;
+    }
   }
   Plotly.newPlot(place, data, layout, {displaylogo: false, responsive: true, scrollZoom: true});
 };
