@@ -27,18 +27,18 @@ class OomKills:
     def was_cause(self, pid: int) -> str:
         """Return why SIGKILL came to a process that it has ended; "" if not for lack of memory.
 
-        Counters say that some process was killed; the kernel's log, where it may be read, says which.
+        Counters say that some process was killed; the kernel's log, where it may be read, says which. It
+        decides, since a process may have moved to another group. Without it the group's counter does, and
+        the machine's, which counts the kills of other jobs too, only where the group has none.
         """
-        if self._of_group is not None and self._group is not None:
-            grew = (self._group.oom_kills() or 0) > self._of_group
-        else:
-            grew = self._of_machine is not None and (_of_machine() or 0) > self._of_machine
-        if not grew:
+        if self._of_machine is not None and (_of_machine() or 0) <= self._of_machine:
             return ""
         named = _is_named(pid)
-        if named is None:
-            return f"probably {_SURE}"
-        return _SURE if named else ""
+        if named is not None:
+            return _SURE if named else ""
+        if self._of_group is not None and self._group is not None:
+            return f"probably {_SURE}" if (self._group.oom_kills() or 0) > self._of_group else ""
+        return "" if self._of_machine is None else f"probably {_SURE}"
 
 
 def _of_machine() -> int | None:
