@@ -289,11 +289,12 @@ READY = """<script>addEventListener("load", () => {
 
 
 def _drawn_after(page: Path) -> str:
-    """Return when Chromium has every figure drawn and takes input: at the load event, since nothing is deferred."""
+    """Return when Chromium has the first figures drawn and takes input; those out of sight are drawn later."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         return "no Chromium here to open it"
-    page.write_text(page.read_text().replace("</body>", READY))
+    content, _, rest = page.read_text().rpartition("</body>")
+    page.write_text(content + READY + rest)
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r'data-ready="(\d+) (\d+)"', done.stdout)
@@ -345,7 +346,7 @@ def _write(path: Path, ticks: int) -> None:
         now = tick * 100_000 + chance.randint(50, 400)
         fast.times_us.append(now)
         cpu.times_us.append(now)
-        if tick % 8 == 0 and (fast.is_full() or tick % 512 == 0):
+        if tick % 8 == 0 and fast.is_full():
             writer.flush()
     writer.close()
 

@@ -26,7 +26,7 @@ from memgauge.storage.schema import (
     companions,
 )
 
-_KEPT_CHUNKS = 4096  # chunks that are unpacked once only: some 200 MB for 24 hours of nine processes
+_KEPT_CHUNKS = 16_384  # chunks that are unpacked once only: some 200 MB for 24 hours of nine processes
 _GIVE_UP_AFTER = 5000  # ids in a row that cannot be read, in a damaged file
 
 
