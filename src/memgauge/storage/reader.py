@@ -57,7 +57,7 @@ class RunFile:
 
     def refresh(self) -> None:
         """Read again everything but the samples; they are read when they are asked for."""
-        self.damage.clear()
+        self.damage = _cut_off(self.path)
         self.header: dict[str, Any] = {}
         for key, value in self._rows("header", "key, value", tuple):
             self.header[key] = _parsed(value)
@@ -221,6 +221,24 @@ def _refuse_foreign(path: Path) -> None:
         raise FileFormatError(f"{path} is empty; {MADE_BY}")
     if not head.startswith(b"SQLite format 3\0"):
         raise FileFormatError(f"{path} is no run file, or its beginning is damaged; {MADE_BY}")
+
+
+def _cut_off(path: Path) -> list[str]:
+    """Return what is missing at the end of a file; SQLite takes a page that is partly there as it is.
+
+    Source: sqlite.org/fileformat2.html, 1.3: page size at byte 16, pages at 28, valid if 24 equals 92.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+        size = path.stat().st_size
+    except OSError:
+        return []
+    page = int.from_bytes(head[16:18], "big")
+    whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    if len(head) < 100 or head[24:28] != head[92:96] or size >= whole:
+        return []
+    return [f"the end of the file is missing: {whole - size:,} of {whole:,} bytes"]
 
 
 def _decoded(raw: bytes) -> str:
