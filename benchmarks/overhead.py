@@ -5,18 +5,20 @@
     python benchmarks/overhead.py marks          # a mark, a phase, and both when nothing records
     python benchmarks/overhead.py files          # 24 h at 10 Hz, and a report of a million samples
 
-CPU is user and system time of the tool's process over the window, as the kernel accounts it. Peers are
+CPU is what the tool's threads ran over the window, to the nanosecond (/proc/PID/task/TID/schedstat). Peers are
 run as their users would; one that is not installed, or refuses the interval, is said to.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -151,8 +153,13 @@ def _one(name: str, root: int, interval_s: float, folder: Path) -> str:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    every = [process, *process.children(recursive=True)]
-    return sum(t.user + t.system for t in (p.cpu_times() for p in every))
+    """Return CPU seconds of all threads to the nanosecond (schedstat); `cpu_times` counts in steps of 10 ms."""
+    spent = 0
+    for each in [process, *process.children(recursive=True)]:
+        for file in Path(f"/proc/{each.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                spent += int(file.read_text().split()[0])
+    return spent / 1e9
 
 
 LOOP = """
@@ -166,48 +173,49 @@ for _ in range(200): step()
 while True:
     line = input()
     t, c = time.perf_counter(), time.process_time()
-    for _ in range(1000): step()
-    print((time.perf_counter() - t) / 1000, (time.process_time() - c) / 1000, flush=True)
+    for _ in range(250): step()
+    print((time.perf_counter() - t) / 250, (time.process_time() - c) / 250, flush=True)
 """
 
 
-def loop(rounds: int = 12) -> None:
-    """Interleave rounds of 1000 steps with and without a sampler at 10 ms.
+def loop(pairs: int = 60) -> None:
+    """Steps of a training loop with a sampler at 10 ms, and with the same sampler held still (SIGSTOP).
 
-    CPU time of a step shows what sampling disturbs within the job even where other work delays its steps.
+    Rounds of 250 steps, a pair at a time in changing order, so that what else the machine does falls on both
+    alike; CPU time of a step shows what sampling disturbs within the job even where other work delays it.
     """
     job = subprocess.Popen(
         [sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert job.stdin is not None
     assert job.stdout is not None
-    times: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
+    ratios: list[tuple[float, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         config = {"file": f"{folder}/out", "interval_ns": 10_000_000, "pid": job.pid, "overwrite": True}
-        for number in range(2 * rounds):
-            watched = number % 2 == 1
-            sampler = None
-            if watched:
-                sampler = subprocess.Popen(
-                    [sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)]
-                )
-                time.sleep(1.0)
-            job.stdin.write("\n")
-            job.stdin.flush()
-            times[watched].append(tuple(map(float, job.stdout.readline().split())))
-            if sampler is not None:
-                sampler.terminate()
-                sampler.wait()
+        sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+        time.sleep(2.0)
+        for number in range(pairs):
+            found: dict[bool, tuple[float, ...]] = {}
+            for is_watched in (number % 2 == 0, number % 2 == 1):
+                sampler.send_signal(signal.SIGCONT if is_watched else signal.SIGSTOP)
+                job.stdin.write("\n")
+                job.stdin.flush()
+                found[is_watched] = tuple(map(float, job.stdout.readline().split()))
+            ratios.append(tuple(w / a for w, a in zip(found[True], found[False], strict=True)))
+        sampler.send_signal(signal.SIGCONT)
+        sampler.terminate()
+        sampler.wait()
     job.kill()
     job.wait()
+    chance = random.Random(1)
     for place, what in enumerate(("time", "CPU time")):
-        alone, seen = ([t[place] for t in times[watched]] for watched in (False, True))
-        middle = statistics.median(alone)
-        low, _, high = statistics.quantiles(alone, n=4)
+        each = [r[place] for r in ratios]
+        again = sorted(statistics.median(chance.choices(each, k=pairs)) for _ in range(2000))
+        low, high = (100 * (again[k] - 1) for k in (50, 1949))
+        slowed = 100 * (statistics.median(each) - 1)
         print(
-            f"{what} of a step alone {middle * 1e6:.1f} us (quartiles {low * 1e6:.1f} to {high * 1e6:.1f}), "
-            f"watched at 10 ms {statistics.median(seen) * 1e6:.1f} us: "
-            f"{100 * (statistics.median(seen) / middle - 1):+.2f} %"
+            f"{what} of a step watched at 10 ms: {slowed:+.2f} % (95 % interval {low:+.2f} to {high:+.2f} %, "
+            f"{pairs} pairs)"
         )
 
 
@@ -281,11 +289,12 @@ READY = """<script>addEventListener("load", () => {
 
 
 def _drawn_after(page: Path) -> str:
-    """Return when Chromium has every figure drawn and takes input: at the load event, since nothing is deferred."""
+    """Return when Chromium has the first figures drawn and takes input; those out of sight are drawn later."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         return "no Chromium here to open it"
-    page.write_text(page.read_text().replace("</body>", READY))
+    content, _, rest = page.read_text().rpartition("</body>")
+    page.write_text(content + READY + rest)
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r'data-ready="(\d+) (\d+)"', done.stdout)
@@ -337,7 +346,7 @@ def _write(path: Path, ticks: int) -> None:
         now = tick * 100_000 + chance.randint(50, 400)
         fast.times_us.append(now)
         cpu.times_us.append(now)
-        if tick % 8 == 0 and (fast.is_full() or tick % 512 == 0):
+        if tick % 8 == 0 and fast.is_full():
             writer.flush()
     writer.close()
 

@@ -53,6 +53,61 @@ def test_a_group_of_its_own_has_the_exact_peak_of_the_whole_tree(tmp_path: Path)
     assert not folder.exists()
 
 
+PHASES = """
+import memgauge
+def burst(mib):
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            x = bytearray(mib << 20); say(); wait(); os._exit(0)
+        pids.append(pid)
+    say()
+    for pid in pids: os.waitpid(pid, 0)
+memgauge.mark("begin")
+with memgauge.phase("large"): burst(80)
+with memgauge.phase("small"): burst(20)
+"""
+
+
+def test_each_phase_has_the_exact_peak_of_the_whole_tree(tmp_path: Path) -> None:
+    if not may_make_groups():
+        pytest.skip("no memory group can be made here")
+    path = tmp_path / "a.mg"
+    job = Job(PHASES, path, "-q", "-i", "5s", "--cgroup")
+    for _ in range(2):
+        for _ in range(3):
+            job.heard()
+        for _ in range(2):
+            job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    peaks = {p.name: (p.group_peak_bytes or 0, p.group_peak_kind) for p in said.phases}
+    whole = next(p for p in said.peaks if p.name.startswith("control group"))
+    if not peaks["large"][0]:
+        pytest.skip("this kernel's peak cannot be reset")
+    assert {kind for _, kind in peaks.values()} == {"exact"}
+    assert 160 * MIB < peaks["large"][0] < 220 * MIB
+    assert 40 * MIB < peaks["small"][0] < 100 * MIB
+    assert whole.bytes == peaks["large"][0]  # the resets take nothing from the whole run's
+
+
+def test_only_one_process_resets_the_peak_that_all_share(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for name, text in ((cgroup.V1.current, "1"), (cgroup.V1.peak, "2"), ("memory.stat", "cache 3\nrss 2\n")):
+        (folder / name).write_text(text)
+    own, others = cgroup.Group(folder, cgroup.V1, is_own=True), cgroup.Group(folder, cgroup.V1)
+    assert own.peak_for_phases(os.getpid()) == str(folder / cgroup.V1.peak)
+    assert own.peak_for_phases(os.getppid()) == ""
+    assert own.peak_for_phases(os.getpid()) != ""
+    assert others.peak_for_phases(os.getpid()) == ""
+    others.close()
+    for fd in (own._current, own._stat, own._peak):
+        os.close(fd)
+
+
 def test_a_group_that_others_may_share_gives_an_upper_bound(tmp_path: Path) -> None:
     if cgroup.of_process(os.getpid()) is None:
         pytest.skip("no memory group is here")

@@ -18,6 +18,7 @@ from jobs import MIB, Job, memgauge, ticks, until, values
 
 from memgauge import __file__ as memgauge_file
 from memgauge.explain.recording import summarise
+from memgauge.monitor import cgroup, endings
 from memgauge.monitor.lanes import Pace
 from memgauge.monitor.sampler import Sampler
 from memgauge.storage import RunFile
@@ -448,6 +449,49 @@ def test_running_out_of_memory_is_recognised(tmp_path: Path) -> None:
             assert summarise(run).out_of_memory
     finally:
         group.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("of_group", "named", "said"),
+    [
+        (1, True, "the kernel killed it"),
+        (1, False, ""),
+        (1, None, "probably"),
+        (0, None, ""),
+        (0, True, "the"),
+    ],
+)
+def test_the_kills_of_other_jobs_are_not_this_ones(
+    monkeypatch: pytest.MonkeyPatch, of_group: int, named: bool | None, said: str
+) -> None:
+    counts = iter([7, 8])  # of the machine: somebody was killed meanwhile
+    kills = iter([3, 3 + of_group])
+    monkeypatch.setattr(endings, "_of_machine", lambda: next(counts))
+    monkeypatch.setattr(endings, "_is_named", lambda _pid: named)
+    monkeypatch.setattr(cgroup.Group, "oom_kills", lambda _group: next(kills))
+    found = endings.OomKills(cgroup.Group.__new__(cgroup.Group)).was_cause(1)
+    assert found.startswith(said) if said else found == ""
+
+
+def test_a_daemon_is_adopted_and_named_when_it_outlives_the_command(tmp_path: Path) -> None:
+    code = """
+pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
+    os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+x = bytearray(90 << 20)
+say(str(os.getpid())); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    daemon = job.heard()
+    assert job.process.wait() == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    job.go()
+    assert daemon in next(n.text for n in said.notes if "went on after" in n.text)
 
 
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:

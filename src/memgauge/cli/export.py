@@ -44,11 +44,25 @@ def command(
     check_choice("--format", kind, FORMATS)
     begin_us, end_us = parse_range(span)
     with RunFile(file) as run:
+        check_range(span, begin_us, run.last_us())
         count = export(run, kind, out or sys.stdout, begin_us, end_us)
         for text in run.damage:
             note(f"damage: {text}")
     if out is not None:
         note(f"saved to {out}: {count:,} {'events' if kind == 'perfetto' else 'values'}")
+
+
+def check_range(text: str | None, begin_us: int | None, last_us: int) -> None:
+    """Refuse a span that begins after the last sample.
+
+    Raises:
+        UsageError: It does.
+    """
+    from memgauge.errors import UsageError
+    from memgauge.units import format_duration
+
+    if begin_us is not None and begin_us > last_us:
+        raise UsageError(f"--range {text!r} lies behind the last sample, at {format_duration(last_us)}")
 
 
 def parse_range(text: str | None) -> tuple[int | None, int | None]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli.export import Range, parse_range
+from memgauge.cli.export import Range, check_range, parse_range
 from memgauge.cli.output import note
 from memgauge.errors import UsageError
 
@@ -32,6 +32,7 @@ def command(
     begin_us, end_us = parse_range(span)
     with contextlib.ExitStack() as stack, running(f"drawing {len(files)} recording{'s'[: len(files) > 1]}"):
         runs = [stack.enter_context(RunFile(file)) for file in files]
+        check_range(span, begin_us, max(run.last_us() for run in runs))
         content = recordings_page(runs, begin_us, end_us)
     save_page(out, content)
 

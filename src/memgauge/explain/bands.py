@@ -66,6 +66,7 @@ def bands(marks: Iterable[Mark], end_us: int) -> list[Band]:
 def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]:
     """Return the phases by name, each with its peak: exact where a counter has it."""
     exact = {row.phase: row.bytes for row in run.peaks if row.phase is not None and row.metric == "rss_bytes"}
+    group_peaks = {p.phase: p for p in run.peaks if p.phase is not None and p.metric == "cgroup_bytes"}
     by_name: dict[str, list[Band]] = {}
     for band in found:
         by_name.setdefault(band.name, []).append(band)
@@ -84,6 +85,11 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
             highest, kind = max((p for p in peaks if p is not None), default=None), "exact"
         tree = [t for b in group if (t := rss.highest(b.begin_us, b.end_us)) is not None]
         device, device_kind = _device_peak(group)
+        together = max(
+            (group_peaks[b.mark] for b in group if b.mark in group_peaks),
+            key=lambda p: p.bytes,
+            default=None,
+        )
         result.append(
             PhaseOf(
                 name=name,
@@ -92,6 +98,8 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
                 peak_bytes=highest,
                 peak_kind=kind if highest is not None else "unknown",
                 tree_peak_bytes=max(tree, default=None),
+                group_peak_bytes=None if together is None else together.bytes,
+                group_peak_kind="" if together is None else together.kind,
                 device_peak_bytes=device,
                 device_peak_kind=device_kind,
                 unfinished=sum(not b.is_finished for b in group),

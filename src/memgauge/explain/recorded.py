@@ -25,6 +25,8 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None  # highest resident size of the process that declared it
     peak_kind: str
     tree_peak_bytes: int | None  # highest sum over the tree, sampled
+    group_peak_bytes: int | None = None  # of the whole control group, where its counter could be reset
+    group_peak_kind: str = ""
     device_peak_bytes: int | None = None  # torch's own peak of allocated bytes, if it says
     device_peak_kind: str = ""
     unfinished: int = 0

@@ -114,7 +114,7 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 reason=row.reason,
             )
     for row in run.peaks:
-        if row.metric == "cgroup_bytes" and row.process is None:
+        if row.metric == "cgroup_bytes" and row.phase is None:
             yield PeakOf(
                 name="control group",
                 bytes=row.bytes,

@@ -4,6 +4,7 @@
     marks       what a job says: instants and phases                           (the job's processes)
     sampler     the loop: lanes of readings, marks, exact peaks → run file     (its own process)
     launch      the command, its signals and its end
+    endings     whether it was killed for lack of memory
     tree        which processes there are
     processes   what one process holds, by /proc on kept file descriptors
     machine     what the system uses: memory, pressure, disk, network, energy

@@ -28,10 +28,13 @@ class Names(NamedTuple):
     peak: str
     anonymous: bytes
     file: bytes
+    events: str  # has a line "oom_kill N"
 
 
-V1 = Names(1, "memory.usage_in_bytes", "memory.max_usage_in_bytes", b"\nrss ", b"\ncache ")
-V2 = Names(2, "memory.current", "memory.peak", b"\nanon ", b"\nfile ")
+V1 = Names(
+    1, "memory.usage_in_bytes", "memory.max_usage_in_bytes", b"\nrss ", b"\ncache ", "memory.oom_control"
+)
+V2 = Names(2, "memory.current", "memory.peak", b"\nanon ", b"\nfile ", "memory.events")
 
 
 class Group:
@@ -49,6 +52,7 @@ class Group:
     def __init__(self, folder: Path, names: Names, *, is_own: bool = False) -> None:
         self.folder, self.names, self.is_own = folder, names, is_own
         self._is_reset = False
+        self._resets: int | None = None  # pid of the process that resets the peak of v1 at its phases
         self._current = os.open(folder / names.current, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._stat = os.open(folder / "memory.stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -90,6 +94,29 @@ class Group:
             return "exact", ""
         others = "may hold more than this job"
         return "upper bound", f"the group {others}" + ("" if self._is_reset else ", and has a past")
+
+    def oom_kills(self) -> int | None:
+        """Return how many of its processes the kernel killed for lack of memory; None if it does not say."""
+        try:
+            found = _number(b"\n" + (self.folder / self.names.events).read_bytes(), b"\noom_kill ")
+        except OSError:
+            return None
+        return None if found < 0 else found
+
+    def peak_for_phases(self, pid: int) -> str:
+        """Return the file whose peak a process may reset at its phases; "" if it must not.
+
+        Of v2 each open file has a peak of its own. Of v1 there is one for all: only in a group of our own,
+        and only one process may.
+        """
+        is_v2 = self.names.version == 2
+        if (is_v2 and not self._is_reset) or (not is_v2 and not self.is_own):
+            return ""
+        if not is_v2:
+            if self._resets not in (None, pid) and os.path.exists(f"/proc/{self._resets}"):
+                return ""
+            self._resets = pid
+        return str(self.folder / self.names.peak)
 
     def enter(self, pid: int) -> None:
         """Move a process into it.

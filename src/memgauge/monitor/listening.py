@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from memgauge.monitor.marks import attached_address, socket_name
@@ -27,6 +28,7 @@ class Heard(NamedTuple):
     name: str
     value: str | None
     highest_bytes: int | None  # VmHWM since the boundary before
+    group_bytes: int | None  # the control group's peak since the boundary before
     facts: dict[str, Any]
 
 
@@ -64,8 +66,8 @@ class Listener:
     def is_used(self) -> bool:
         return bool(self._links)
 
-    def accept(self, owns: Any) -> None:
-        """Take those who call; `owns(pid)` says whether this recording may reset that process's peak."""
+    def accept(self, welcome: Callable[[int], str]) -> None:
+        """Take those who call; `welcome(pid)` is what a process is told: whose its peaks are."""
         for ring in self._rings:
             while True:
                 try:
@@ -81,7 +83,7 @@ class Listener:
                     hello = link.recv(32, 0)  # its pid, as it knows it; ours is the one that counts
                     if connection.pid is None:
                         connection.pid = int(hello.split(b"\n", 1)[0] or 0)
-                    link.sendall(b"owner" if owns(connection.pid) else b"reader")
+                    link.sendall(welcome(connection.pid).encode())
                     link.setblocking(False)
                     self._links[link.fileno()] = connection
                     continue
@@ -103,7 +105,7 @@ class Listener:
 
     def _understood(self, connection: _Connection, line: bytes) -> Heard | None:
         try:
-            when, kind, name, value, highest, facts, lost = json.loads(line)
+            when, kind, name, value, highest, group, facts, lost = json.loads(line)
             if kind not in ("mark", "begin", "end") or not isinstance(name, str):
                 raise ValueError
             self.lost += max(0, int(lost) - connection.lost)
@@ -115,6 +117,7 @@ class Listener:
                 name,
                 None if value is None else str(value),
                 None if highest is None else int(highest),
+                None if group is None else int(group),
                 facts if isinstance(facts, dict) else {},
             )
         except (ValueError, TypeError, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -167,15 +166,6 @@ def _energy_files() -> tuple[list[tuple[KeptFile, int]], str]:
         except (OSError, ValueError):
             continue
     return found, ""
-
-
-def oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory since boot (/proc/vmstat)."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        data = Path("/proc/vmstat").read_bytes()
-        at = data.index(b"oom_kill ")
-        return int(data[at + 9 :].split(None, 1)[0])
-    return None
 
 
 class LastPid:

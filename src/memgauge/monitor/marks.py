@@ -96,7 +96,7 @@ class _Link:
         self.pid = os.getpid()
         self._look_at = 0.0
         self._may_reset = False
-        self._status = self._clear = -1
+        self._status = self._clear = self._group = -1
         self._pending = bytearray()
         self._lost = 0
 
@@ -125,13 +125,15 @@ class _Link:
             if not _is_trusted(link):
                 raise OSError
             link.sendall(b"%d\n" % self.pid)
-            answer = link.recv(16)
+            answer = link.recv(4096)  # "owner" or "reader", and the control group's peak that may be reset
         except OSError:
             link.close()
             return False
         link.setblocking(False)
-        self._may_reset = answer.startswith(b"owner")
+        right, _, group = answer.partition(b" ")
+        self._may_reset = right == b"owner"
         self._open_counters()
+        self._open_group(group)
         self.socket = link
         return True
 
@@ -143,19 +145,36 @@ class _Link:
         except OSError:
             self._may_reset = False
 
+    def _open_group(self, path: bytes) -> None:
+        if not path:
+            return
+        try:
+            self._group = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            os.write(self._group, b"0")
+        except OSError:  # another user's, or a kernel before 6.12: the group's peak is the whole run's only
+            self._close_group()
+
+    def _close_group(self) -> None:
+        if self._group >= 0:
+            os.close(self._group)
+        self._group = -1
+
     def send(self, kind: str, name: object, value: object, facts: str, *, bounds: bool = False) -> None:
         """Send one line; never waits, never raises."""
         try:
-            highest = "null"
+            highest = group = "null"
             if bounds and self._may_reset:
                 data = os.pread(self._status, 2048, 0)
                 at = data.find(b"VmHWM:")
                 if at >= 0:
                     highest = str(int(data[at + 6 : data.index(b"kB", at)]) * 1024)
                 os.write(self._clear, b"5")
+            if bounds and self._group >= 0:
+                group = str(int(os.pread(self._group, 64, 0)))
+                os.write(self._group, b"0")
             now = time.monotonic_ns()
             text = "null" if value is None else _quoted(_short(value))
-            line = f'[{now},"{kind}",{_quoted(_short(name))},{text},{highest},{facts},{self._lost}]\n'
+            line = f'[{now},"{kind}",{_quoted(_short(name))},{text},{highest},{group},{facts},{self._lost}]\n'
             self._put(line.encode("ascii"))
         except Exception:  # a recording must never be the reason that a job fails
             self.lose()
@@ -201,6 +220,7 @@ class _Link:
             if fd >= 0:
                 os.close(fd)
         self._status = self._clear = -1
+        self._close_group()
         if self.socket is not None:
             self.socket.close()
         self.socket = None

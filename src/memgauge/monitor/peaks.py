@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from memgauge.monitor import cgroup
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.launch import Job
 from memgauge.monitor.listening import Heard, PeakLock
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import TICK_US, Tracked
+from memgauge.monitor.processes import PAGE, TICK_US, Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import PeakRow, RunWriter
 
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
+_BATCH_BYTES = 64 * PAGE * (os.cpu_count() or 1)  # ru_maxrss may be so much below VmHWM (percpu_counter)
 _PAST = "it may have been reached before the recording began"
+
+
+class _Largest(NamedTuple):
+    """The largest process so far, and how that is known."""
+
+    bytes: int
+    kind: str
+    instrument: str
+    reason: str
+    pid: int
 
 
 @dataclass(slots=True)
@@ -25,6 +39,7 @@ class _Phase:
     mark: int
     name: str
     highest_bytes: int | None
+    group_bytes: int | None
 
 
 class Peaks:
@@ -42,6 +57,10 @@ class Peaks:
         self._phases: dict[int, list[_Phase]] = {}  # pid -> open phases, the innermost last
         self.job: Job | None = None
         self.root: Tracked | None = None
+        self.group_bytes = 0  # the control group's highest peak that a phase's boundary told
+        self.group: cgroup.Group | None = None
+        self._largest: _Largest | None = None  # of all processes so far
+        self._was_missed = False  # whether some process may have been larger than its last reading
         self.largest_bytes = 0  # the largest of the command and all that it waited for, once it has ended
 
     # ------------------------------------------------------------------ one process
@@ -72,10 +91,16 @@ class Peaks:
         process = self._tree.live.get(pid)
         return process is not None and process.hwm_kind != "other" and process.lock is not None
 
+    def welcome(self, pid: int) -> str:
+        """Return what a process is told that calls: whether it resets its peak, and the group's peak to reset."""
+        owns = self.owns(pid)
+        path = self.group.peak_for_phases(pid) if owns and self.group is not None else ""
+        return f"{'owner' if owns else 'reader'} {path}".rstrip()
+
     def read_changed(self, now_us: int) -> None:
         """Read the peaks of processes that moved since the last look, and of the others now and then."""
         for process in self._tree.live.values():
-            resident = process.resident[-1] if process.resident else 0
+            resident = process.resident_bytes
             if resident != process.looked_bytes or now_us - process.hwm_read_us >= HIGHEST_US:
                 process.looked_bytes = resident
                 self.read(process, now_us)
@@ -112,6 +137,10 @@ class Peaks:
             self._writer.set_peak(
                 PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
             )
+        if self._largest is None or highest >= self._largest.bytes:
+            self._largest = _Largest(highest, kind, instrument, reason, process.pid)
+        if not is_alive and kind != "exact":
+            self._was_missed = True
 
     def _of_root(self, highest: int, kind: str, reason: str) -> tuple[int, str, str]:
         """Return the command's own peak, now that wait4 told the largest of it and its children."""
@@ -133,25 +162,43 @@ class Peaks:
         return highest, "lower bound", reason
 
     def keep_largest(self, process: int | None = None) -> None:
-        """Keep what wait4 told: the largest of the command and its children, or of a process never seen."""
-        if not self.largest_bytes or self.job is None:
+        """Keep the largest process: as wait4 told of the command and its children, or as they were read.
+
+        Args:
+            process: The row of the command, if it was gone before it could be read.
+        """
+        told = self._told()
+        if process is not None:
+            if told is not None:
+                self._set_largest("rss_bytes", told, process)
             return
-        exact = self.largest_bytes > self.job.launcher_bytes
-        instrument = "wait4, ru_maxrss"
-        if process is None:
-            instrument += ": the command and all that it waited for"
-        self._writer.set_peak(
-            PeakRow(
-                "largest_process_bytes" if process is None else "rss_bytes",
-                self.largest_bytes,
-                "exact" if exact else "upper bound",
-                instrument,
-                "" if exact else BELOW_LAUNCHER,
-                process,
-                None,
-                None,
+        read = self._largest
+        if read is not None and self._was_missed and read.kind == "exact":
+            read = read._replace(
+                kind="lower bound", reason="another process may have grown after its last reading"
             )
-        )
+        if told is None or (read is not None and read.bytes > told.bytes + _BATCH_BYTES):
+            told = read  # not waited for: a daemon, or a process that was attached to
+        elif read is not None and read.bytes > told.bytes:
+            told = told._replace(bytes=read.bytes)  # the kernel's batches
+        if told is not None and told.bytes:
+            self._set_largest("largest_process_bytes", told, None)
+
+    def _told(self) -> _Largest | None:
+        """Return what wait4 told of the command and its children, None if there was no command."""
+        if not self.largest_bytes or self.job is None:
+            return None
+        exact = self.largest_bytes > self.job.launcher_bytes
+        instrument = "wait4, ru_maxrss: the command and all that it waited for"
+        kind, reason = ("exact", "") if exact else ("upper bound", BELOW_LAUNCHER)
+        return _Largest(self.largest_bytes, kind, instrument, reason, self.job.pid)
+
+    def _set_largest(self, metric: str, largest: _Largest, process: int | None) -> None:
+        instrument = largest.instrument
+        if not instrument.startswith("wait4"):
+            instrument += f" of process {largest.pid}"
+        row = PeakRow(metric, largest.bytes, largest.kind, instrument, largest.reason, process, None, None)
+        self._writer.set_peak(row)
 
     # ------------------------------------------------------------------ phases
 
@@ -179,8 +226,16 @@ class Peaks:
         elif process is not None and process.hwm_kind == "other":
             for phase in stack:
                 phase.highest_bytes = None
+        group = said.group_bytes
+        if group is not None:
+            self.group_bytes = max(self.group_bytes, group)
+            for phase in stack:
+                if phase.group_bytes is not None:
+                    phase.group_bytes = max(phase.group_bytes, group)
         if said.kind == "begin":
-            stack.append(_Phase(mark, said.name, None if highest is None else 0))
+            stack.append(
+                _Phase(mark, said.name, None if highest is None else 0, None if group is None else 0)
+            )
             return
         for place in range(len(stack) - 1, -1, -1):
             if stack[place].name == said.name:
@@ -188,13 +243,18 @@ class Peaks:
                 return
 
     def _keep_phase(self, phase: _Phase, process: Tracked | None) -> None:
-        if not phase.highest_bytes:
-            return
         number = None if process is None else process.id
-        instrument = "VmHWM, reset at the phase's boundaries"
-        self._writer.set_peak(
-            PeakRow("rss_bytes", phase.highest_bytes, "exact", instrument, "", number, None, phase.mark)
-        )
+        if phase.highest_bytes:
+            instrument = "VmHWM, reset at the phase's boundaries"
+            row = PeakRow("rss_bytes", phase.highest_bytes, "exact", instrument, "", number, None, phase.mark)
+            self._writer.set_peak(row)
+        if phase.group_bytes and self.group is not None:
+            kind, reason = self.group.kind()
+            instrument = f"{self.group.instrument}, reset at the phase's boundaries"
+            row = PeakRow(
+                "cgroup_bytes", phase.group_bytes, kind, instrument, reason, number, None, phase.mark
+            )
+            self._writer.set_peak(row)
 
     def forget(self, process: Tracked) -> None:
         """Let go of a process that is gone."""

@@ -108,6 +108,7 @@ class Tracked:
         "parent_pid",
         "pid",
         "resident",
+        "resident_bytes",
         "rollup_fd",
         "seen_us",
         "series",
@@ -153,6 +154,7 @@ class Tracked:
         self.hwm_read_us = 0
         self.hwm_kind = ""
         self.resident: array[int] = array("q")
+        self.resident_bytes = 0  # the last of them
         self.cpu: array[int] = array("q")
         self.columns: list[array[int]] = []  # of the slow lane
         try:

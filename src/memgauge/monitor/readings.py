@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import Any
 
@@ -11,12 +10,14 @@ from memgauge.monitor.cgroup import Group
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.machine import Counters, Memory
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import TICK_US, Tracked
+from memgauge.monitor.processes import PAGE, TICK_US, Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
 
 SHARES_BUDGET = 0.003  # share of a core for PSS and USS: reading them holds the target's memory map
 SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
+SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
+SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
 _SLOW_METRICS = {
     "pss_bytes": "/proc/PID/smaps_rollup",
     "uss_bytes": "/proc/PID/smaps_rollup",
@@ -41,7 +42,8 @@ class ProcessReadings:
         self._fast, self._cpu, self._slow = (writer.lane(name) for name in ("fast", "cpu", "slow"))
         self._gone_lately: list[Tracked] = []  # since the last reading of CPU time
         self._shares_left_us, self._looked_us = float(SHARES_AHEAD_US), 0
-        self._state: list[tuple[int, int, int, int]] = []  # of all processes, when shares were read
+        self._state: list[tuple[int, int, int]] = []  # id, faults, resident of all, when shares were read
+        self._read_us = 0
 
     def begin(self, process: Tracked) -> None:
         """Open the columns of a process that joined."""
@@ -74,6 +76,7 @@ class ProcessReadings:
             except OSError:
                 gone.append(process)
                 continue
+            process.resident_bytes = resident
             process.resident.append(resident)
         return gone
 
@@ -95,22 +98,38 @@ class ProcessReadings:
     def read_slow(self, now_us: int) -> None:
         """Read shares, where they may have changed and the budget allows it, and counts."""
         processes = list(self._tree.live.values())
-        state = [(p.id, *p.faults, p.resident[-1] if p.resident else 0) for p in processes]
+        state = [(p.id, sum(p.faults), p.resident_bytes) for p in processes]
         earned = (now_us - self._looked_us) * SHARES_BUDGET
         self._shares_left_us = min(SHARES_AHEAD_US, self._shares_left_us + earned)
         self._looked_us = now_us
-        # Shares change by faults, by giving pages back, and by who is there: by nothing else.
-        is_same, may_read = state == self._state, self._shares_left_us > 0
+        stand = self._still_stand(state, now_us)
+        may_read = self._shares_left_us > 0
         began = time.thread_time_ns()
         for process in processes:
-            self._read_slow_of(process, is_same, may_read)
-        if may_read and not is_same:
+            self._read_slow_of(process, stand, may_read)
+        if may_read and not stand:
             self._shares_left_us -= (time.thread_time_ns() - began) / 1000
-            self._state = state
+            self._state, self._read_us = state, now_us
 
-    def _read_slow_of(self, process: Tracked, is_same: bool, may_read: bool) -> None:
+    def _still_stand(self, state: list[tuple[int, int, int]], now_us: int) -> bool:
+        """Return whether the last reading of shares is as good as a new one would be.
+
+        Shares change by faults, by giving pages back, and by who is there: by nothing else. A fault is a
+        page; one that brings more shows in what is resident.
+        """
+        if state == self._state:
+            return True
+        if [s[0] for s in state] != [s[0] for s in self._state] or now_us - self._read_us >= SHARES_STAND_US:
+            return False
+        moved = sum(
+            abs(faults - faults_then) * PAGE + abs(resident - resident_then)
+            for (_, faults, resident), (_, faults_then, resident_then) in zip(state, self._state, strict=True)
+        )
+        return moved <= SHARES_STEP * sum(s[2] for s in state)
+
+    def _read_slow_of(self, process: Tracked, stand: bool, may_read: bool) -> None:
         columns = process.columns or self._slow_columns(process)
-        shares = process.shares if is_same else None
+        shares = process.shares if stand else None
         if shares is None:
             shares = self._read_shares(process) if may_read else None
             process.shares = shares
@@ -213,6 +232,7 @@ class GroupReadings:
 
     def __init__(self, writer: RunWriter, group: Group | None) -> None:
         self._writer, self._group = writer, group
+        self._highest = 0
         if group is None:
             return
         self._columns = [
@@ -225,8 +245,12 @@ class GroupReadings:
         ]
         writer.set(cgroup={"folder": str(group.folder), "is_own": group.is_own})
 
-    def read_slow(self) -> None:
-        """Read what it is charged now, and keep its peak."""
+    def read_slow(self, told_bytes: int) -> None:
+        """Read what it is charged now, and keep its peak.
+
+        Args:
+            told_bytes: The highest peak that the job told at its phases, where it resets the counter.
+        """
         if self._group is None:
             return
         try:
@@ -235,22 +259,22 @@ class GroupReadings:
             now = (MISSING, MISSING, MISSING)
         for column, value in zip(self._columns, now, strict=True):
             column.append(value)
-        self.keep_peak()
+        self.keep_peak(told_bytes)
 
-    def keep_peak(self) -> None:
+    def keep_peak(self, told_bytes: int) -> None:
         """Put its peak into the file."""
         assert self._group is not None
         with contextlib.suppress(OSError, ValueError):
             kind, reason = self._group.kind()
-            peak = self._group.read_peak()
+            self._highest = peak = max(self._highest, self._group.read_peak(), told_bytes)
             self._writer.set_peak(
                 PeakRow("cgroup_bytes", peak, kind, self._group.instrument, reason, None, None, None)
             )
 
-    def close(self) -> None:
+    def close(self, told_bytes: int) -> None:
         """Keep the last of it, and let go."""
         if self._group is not None:
-            self.keep_peak()
+            self.keep_peak(told_bytes)
             self._group.close()
 
 
@@ -259,9 +283,6 @@ def _column(writer: RunWriter, lane: str, metric: str, instrument: str, refresh_
     return opened.column(writer.add_series(lane, metric, instrument, refresh_us=refresh_us))
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
 def _own_resident() -> int:
     with open("/proc/self/statm", "rb", buffering=0) as file:
-        return int(file.read(64).split()[1]) * _PAGE
+        return int(file.read(64).split()[1]) * PAGE

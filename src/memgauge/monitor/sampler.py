@@ -26,10 +26,10 @@ from memgauge.errors import MemgaugeError, UsageError
 from memgauge.monitor import cgroup, launch
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.devices import DeviceReadings
+from memgauge.monitor.endings import OomKills
 from memgauge.monitor.lanes import Pace, budget_for, in_step
 from memgauge.monitor.launch import Ending
 from memgauge.monitor.listening import Listener
-from memgauge.monitor.machine import oom_kills
 from memgauge.monitor.marks import ENVIRONMENT
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
@@ -44,7 +44,7 @@ CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over le
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
 _LONGEST_UNWRITTEN_S = 60
-_KILLED = "the kernel killed it for lack of memory"
+_SEE_OFF_S = 0.3  # how long those may take that end with the command
 
 
 class Sampler:
@@ -75,7 +75,6 @@ class Sampler:
         self._unwritten_since: float | None = None
         self._files_moved = False
         self._viewer: Viewer | None = None
-        self._oom_before = oom_kills()
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -114,7 +113,7 @@ class Sampler:
     def _begin(self, command: list[str] | None, pid: int | None) -> None:
         """Start the command if there is one, and all that depends on its pid."""
         group = self._make_group() if command and self.config.get("cgroup") else None
-        self._group = GroupReadings(self._writer, group)
+        self._take_group(group)
         if command:
             environment = {**os.environ, ENVIRONMENT: self._listener.address}
             enter = None if group is None else group.enter
@@ -126,7 +125,7 @@ class Sampler:
         if self._root is None and self._job is None:
             self._ending = Ending("gone", detail="the process was over before it could be read")
         if group is None:
-            self._group = GroupReadings(self._writer, cgroup.of_process(pid))
+            self._take_group(cgroup.of_process(pid))
         if self.config.get("watch"):
             self._viewer = Viewer(self.config["file"], self._signals.mask_before)
             if self._viewer.pid is not None:
@@ -134,6 +133,10 @@ class Sampler:
         _raise_file_limit()
         if self.config.get("gpu", True):
             self._devices.find(self._nvml, self._amdsmi)
+
+    def _take_group(self, group: cgroup.Group | None) -> None:
+        self._group, self._peaks.group = GroupReadings(self._writer, group), group
+        self._oom_kills = OomKills(group)
 
     def _make_group(self) -> cgroup.Group | None:
         try:
@@ -182,6 +185,7 @@ class Sampler:
         if self._ending is None:
             self._ending = Ending("stopped", detail="the recording was stopped")
         self._peaks.hear(self._listener.drain())
+        self._see_off()
         for process in list(self._tree.live.values()):
             self._peaks.read(process, now)
         self._sum_up(now)
@@ -200,6 +204,29 @@ class Sampler:
             if not writer.is_in_place():
                 self._notes.complain(f"{writer.path} was removed while it was written; the recording is lost")
         self._tell_starter("done")
+
+    def _see_off(self) -> None:
+        """Wait a moment for those that end with the command, and name those that went on."""
+        if self._job is None or self.ending.how not in ("exit", "signal"):
+            return
+        until = time.monotonic() + _SEE_OFF_S
+        while True:
+            if self._tree.events is not None:
+                self._hear_events()
+            self._tree.look(self._clock.now_us())
+            self._reap()
+            self._lose([p for p in self._tree.live.values() if p.is_over()], self._clock.now_us())
+            if not self._tree.live or time.monotonic() >= until:
+                break
+            time.sleep(_SEE_OFF_S / 20)
+        stay = list(self._tree.live.values())
+        if stay:
+            named = ", ".join(f"{p.pid} ({p.name})" for p in stay[:3])
+            self._notes.say(
+                "processes",
+                f"{len(stay)} went on after the command had ended, without being recorded: {named}",
+                f"memgauge monitor --pid {stay[0].pid}; or let the command wait for them",
+            )
 
     def _sum_up(self, now_us: int) -> None:
         ending, tree = self.ending, self._tree
@@ -222,7 +249,7 @@ class Sampler:
         for process in tree.live.values():
             self._peaks.keep(process, now_us, is_alive=True)
         self._peaks.keep_largest()
-        self._group.close()
+        self._group.close(self._peaks.group_bytes)
 
     # ------------------------------------------------------------------ the loop
 
@@ -278,7 +305,7 @@ class Sampler:
                 if self._signals.fd in ready:
                     self._take_signals()
                 if any(bell in ready for bell in doorbells):
-                    self._listener.accept(self._peaks.owns)
+                    self._listener.accept(self._peaks.welcome)
                 if stop_fd is not None and stop_fd in ready:
                     if os.read(stop_fd, 4096) or not self._root_is_over():
                         self._ending = Ending("stopped", detail="the program ended the recording")
@@ -331,7 +358,7 @@ class Sampler:
             self._tree.refused = ""
         self._processes.read_slow(now_us)
         self._machine.read_slow(now_us)
-        self._group.read_slow()
+        self._group.read_slow(self._peaks.group_bytes)
         self._lanes["slow"].times_us.append(now_us)
 
     # ------------------------------------------------------------------ who comes and goes
@@ -369,6 +396,8 @@ class Sampler:
                 self._hear()
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self._ending = unknown if status is None else self._judged(status)
+
+        self._tree.adopt()  # what its children became, before anything told of them
 
     def _may_run_on(self, process: Tracked) -> bool:
         """Return whether it is the command, not waited for: its first thread may be over before the others."""
@@ -450,10 +479,10 @@ class Sampler:
 
     def _judged(self, status: int) -> Ending:
         ending = launch.ending_of(status)
-        after = oom_kills()
-        if ending.signal == "SIGKILL" and self._oom_before is not None and (after or 0) > self._oom_before:
-            ending = ending._replace(out_of_memory=True, detail=_KILLED)
-        return ending
+        assert self._root is not None or self._job is not None
+        pid = self._job.pid if self._job is not None else self._root.pid  # type: ignore[union-attr]
+        why = self._oom_kills.was_cause(pid) if ending.signal == "SIGKILL" else ""
+        return ending._replace(out_of_memory=True, detail=why) if why else ending
 
     def _hear(self) -> None:
         if self._peaks.hear(self._listener.drain()):  # look at shares soon after a boundary

@@ -99,7 +99,7 @@ class Tree:
             for pid in self._children_of(process, with_threads and process.threads > 1):
                 if pid not in self.live:
                     self.add(pid, CHILDREN)
-        self._adopt()
+        self.adopt()
 
     def _children_of(self, process: Tracked, with_threads: bool) -> list[int]:
         try:
@@ -108,7 +108,7 @@ class Tree:
             return []
         return children + process.children_of_threads() if with_threads else children
 
-    def _adopt(self) -> None:
+    def adopt(self) -> None:
         """Follow the orphans that came to the sampler, as to a reaper of its subtree (prctl(2))."""
         if self._own is None:
             return
@@ -149,7 +149,7 @@ class Tree:
                 self.add(pid, TABLE)
             else:
                 self._strangers.add(pid)
-        self._adopt()
+        self.adopt()
 
     def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> None:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.

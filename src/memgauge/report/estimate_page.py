@@ -9,8 +9,8 @@ from memgauge.explain.peak import first_peak
 from memgauge.explain.rows import layer_title
 from memgauge.records import Category, Estimate, Range, Timeline, Trace
 from memgauge.report.curves import numpy
-from memgauge.report.figures import COLOURS, byte_ticks, label, plotly, styled
 from memgauge.report.page import escaped, figure, page, table
+from memgauge.report.style import COLOURS, GREY, byte_ticks, label, plotly, styled
 from memgauge.report.tables import format_range, merge_steps, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes
@@ -82,6 +82,11 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
         yield "<h2>Assumed and left out</h2>" + table(("", "what"), notes, long="what")
 
 
+_MOST_CELLS = 1200  # of the map, before deeper layers open by a click only
+_LAYER = "#667080"
+_INK = {c.value: COLOURS[place % len(COLOURS)] for place, c in enumerate(Category)}
+
+
 def category_timeline(trace: Trace, timeline: Timeline) -> Any:
     """Return allocated bytes over the events of the run, stacked by category, phases as bands."""
     np, go = numpy(), plotly()
@@ -97,8 +102,8 @@ def category_timeline(trace: Trace, timeline: Timeline) -> Any:
     if count > 2 * _BUCKETS:
         keep = np.unique(np.r_[0, lowest_and_highest(order, allocated, _BUCKETS), count - 1])
     drawn = go.Figure()
-    for number, (category, values) in enumerate(held.items()):
-        colour = COLOURS[number % len(COLOURS)]
+    for category, values in held.items():
+        colour = _INK[category.value]
         drawn.add_trace(
             go.Scatter(
                 x=keep,
@@ -142,8 +147,8 @@ def category_timeline(trace: Trace, timeline: Timeline) -> Any:
 def peak_map(estimate: Estimate) -> Any:
     """Return a map of what is held at the peak: layers by their path, in each its categories."""
     go = plotly()
-    ids, names, parents, sizes = ["all"], ["at the peak"], [""], [0]
-    known = {"all"}
+    ids, names, parents, sizes, inks = ["all"], ["at the peak"], [""], [0], ["rgba(0,0,0,0)"]
+    within: dict[str, int] = {"all": 0}  # bytes of each layer with all below it
     for layer in estimate.layers:
         held = {c: b for c, b in layer.at_peak_bytes.items() if b}
         if not held:
@@ -152,19 +157,23 @@ def peak_map(estimate: Estimate) -> Any:
         parts = layer.path.split(".") if layer.path else [layer_title(layer.path, layer.type)]
         for depth, part in enumerate(parts):
             number = "/".join(("all", *parts[: depth + 1]))
-            if number not in known:
-                known.add(number)
+            if number not in within:
+                within[number] = 0
+                inks.append(_LAYER)
                 ids.append(number)
                 names.append(label(part, 30))
                 parents.append(parent)
                 sizes.append(0)
+            within[number] += sum(held.values())
             parent = number
+        within["all"] += sum(held.values())
         for category, count in held.items():
             ids.append(f"{parent}#{category}")
             names.append(category)
             parents.append(parent)
             sizes.append(count)
-    texts = [format_bytes(size) if size else "" for size in sizes]
+            inks.append(_INK.get(category, GREY))
+    texts = [format_bytes(size or within[number]) for number, size in zip(ids, sizes, strict=True)]
     drawn = go.Figure(
         go.Treemap(
             ids=ids,
@@ -174,8 +183,16 @@ def peak_map(estimate: Estimate) -> Any:
             text=texts,
             branchvalues="remainder",
             textinfo="label+text+percent root",
-            hovertemplate="%{label}<br>%{value:,} B<extra></extra>",
-            maxdepth=4,
+            hovertemplate="%{label}<br>%{value:,} B, %{percentRoot} of all<extra></extra>",
+            maxdepth=-1 if len(ids) <= _MOST_CELLS else 4,
+            marker={
+                "colors": inks,
+                "pad": {"t": 17, "l": 2, "r": 2, "b": 2},
+                "line": {"width": 1, "color": "rgba(128,128,128,.5)"},
+            },
+            textfont={"size": 11},
+            tiling={"pad": 2},
+            pathbar={"visible": len(ids) > _MOST_CELLS},
         )
     )
-    return styled(drawn, 480)
+    return styled(drawn, 480).update_layout(margin={"l": 0, "r": 0, "t": 30, "b": 8})

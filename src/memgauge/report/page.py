@@ -60,19 +60,55 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, long: str
 
 
 def figure(plot: Any, number: int) -> str:
-    """Return a figure as HTML, without Plotly itself."""
-    config = {"displaylogo": False, "responsive": True, "scrollZoom": True}
-    return str(plot.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=f"figure{number}"))
+    """Return a figure as HTML: its place, and its content as JSON, which is drawn when it comes into view.
+
+    Args:
+        plot: The figure; its layout has a height.
+        number: Its number on the page.
+    """
+    height = int(plot.layout.height or 450)
+    content = plot.to_json().replace("<", "\\u003c")  # so that no name can end the element
+    return (
+        f'<div class="figure" id="figure{number}" style="min-height:{height}px"></div>'
+        f'<script type="application/json">{content}</script>'
+    )
+
+
+# Figures are drawn one by one as they come near the window, all of them before printing: a long page is
+# usable at once. On a narrow window the legend goes below the curves.
+_DRAW = """
+const draw = place => {
+  if (place.dataset.drawn) return;
+  place.dataset.drawn = "yes";
+  const {data, layout} = JSON.parse(place.nextElementSibling.textContent);
+  if (innerWidth < 760 && layout.height) {
+    const rows = data.filter(trace => trace.type === "scatter" && trace.name).length, below = 20 * rows + 60;
+    layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
+    if (rows > 1) {
+      layout.margin = {...layout.margin, l: 72, r: 8, b: 45 + below};
+      layout.height += below;
+    }
+  }
+  Plotly.newPlot(place, data, layout, {displaylogo: false, responsive: true, scrollZoom: true});
+};
+const seen = new IntersectionObserver(
+  entries => entries.forEach(entry => entry.isIntersecting && (seen.unobserve(entry.target), draw(entry.target))),
+  {rootMargin: "300px"});
+const figures = document.querySelectorAll(".figure");
+if (figures.length) draw(figures[0]);
+figures.forEach(place => seen.observe(place));
+addEventListener("beforeprint", () => figures.forEach(draw));
+"""
 
 
 def page(title: str, sections: Iterable[str]) -> str:
-    """Return the page."""
+    """Return the page; its text stands before Plotly is read."""
     from plotly.offline import get_plotlyjs
 
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escaped(title)}</title><style>{_STYLE}</style>"
-        f"<script>{get_plotlyjs()}</script></head><body>{''.join(sections)}</body></html>\n"
+        f"<title>{escaped(title)}</title><style>{_STYLE}</style></head><body>{''.join(sections)}"
+        f"<script>{get_plotlyjs()}</script><script>{_DRAW}</script></body></html>\n"
     )

@@ -77,9 +77,10 @@ def _peaks(recording: Recording) -> RenderableType:
 def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
     rows = list(phases)
     with_device = any(p.device_peak_bytes is not None for p in rows)
-    columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"] + (
-        ["framework's peak"] if with_device else []
-    )
+    with_group = any(p.group_peak_bytes is not None for p in rows)
+    columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"]
+    columns += ["control group", "kind"] if with_group else []
+    columns += ["framework's peak"] if with_device else []
     table = grid(*columns)
     for phase in rows[:_MOST_PHASES]:
         cells: list[str | Text] = [
@@ -90,6 +91,8 @@ def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
             Text(phase.peak_kind),
             format_bytes(phase.tree_peak_bytes),
         ]
+        if with_group:
+            cells += [format_bytes(phase.group_peak_bytes), Text(phase.group_peak_kind)]
         if with_device:
             mark = " (or before)" if phase.device_peak_kind == "upper bound" else ""
             cells.append(format_bytes(phase.device_peak_bytes) + mark)

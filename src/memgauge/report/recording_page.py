@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memgauge.explain.recorded import Recording
-from memgauge.report.figures import RunCurves, estimate_of, overlay, process_stack, timeline
+from memgauge.report.figures import overlay, process_stack, timeline
 from memgauge.report.page import escaped, figure, page, shortened, table
+from memgauge.report.panels import RunCurves, estimate_of
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_difference, format_duration
 
@@ -84,30 +85,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
     )
     yield _prediction(data)
     if s.phases:
-        yield "<h2>Phases</h2>" + table(
-            (
-                "phase",
-                "times ",
-                "total ",
-                "peak of its process ",
-                "kind",
-                "highest tree RSS ",
-                "framework's peak ",
-            ),
-            [
-                (
-                    p.name,
-                    f"{p.count:,}",
-                    format_duration(p.total_us),
-                    format_bytes(p.peak_bytes),
-                    p.peak_kind,
-                    format_bytes(p.tree_peak_bytes),
-                    format_bytes(p.device_peak_bytes)
-                    + (" (or before)" if p.device_peak_kind == "upper bound" else ""),
-                )
-                for p in s.phases[:_MOST_ROWS]
-            ],
-        )
+        yield "<h2>Phases</h2>" + _phases(s)
     processes = sorted(s.processes, key=lambda p: -(p.peak_bytes or 0))[:_MOST_ROWS]
     yield "<h2>Processes</h2>" + table(
         ("pid ", "peak ", "kind", "PSS ", "CPU ", "ended", "command"),
@@ -160,6 +138,23 @@ def _tables(data: RunCurves) -> Iterator[str]:
         )
     if notes:
         yield "<h2>Noted</h2>" + table(("about", "what", "remedy"), notes, long="what")
+
+
+def _phases(s: Recording) -> str:
+    columns = ["phase", "times ", "total ", "peak of its process ", "kind", "highest tree RSS "]
+    with_group = any(p.group_peak_bytes is not None for p in s.phases)
+    with_device = any(p.device_peak_bytes is not None for p in s.phases)
+    columns += ["control group ", "its kind"] if with_group else []
+    columns += ["framework's peak "] if with_device else []
+    rows = []
+    for p in s.phases[:_MOST_ROWS]:
+        peak, tree = format_bytes(p.peak_bytes), format_bytes(p.tree_peak_bytes)
+        row = [p.name, f"{p.count:,}", format_duration(p.total_us), peak, p.peak_kind, tree]
+        row += [format_bytes(p.group_peak_bytes), p.group_peak_kind] if with_group else []
+        before = " (or before)" if p.device_peak_kind == "upper bound" else ""
+        row += [format_bytes(p.device_peak_bytes) + before] if with_device else []
+        rows.append(row)
+    return table(columns, rows)
 
 
 def _prediction(data: RunCurves) -> str:

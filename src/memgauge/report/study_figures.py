@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memgauge.report.figures import COLOURS, byte_ticks, label, plotly, styled
+from memgauge.report.style import COLOURS, byte_ticks, label, plotly, styled
 from memgauge.study.analysis.drivers import columns_of, machine_name
 from memgauge.study.analysis.records import FigureAnalysis
 from memgauge.study.records import FIGURES, Trial

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from memgauge.errors import MemgaugeError
 from memgauge.report import study_figures
-from memgauge.report.figures import RunCurves, overlay
+from memgauge.report.figures import overlay
 from memgauge.report.page import escaped, figure, page, table
+from memgauge.report.panels import RunCurves
 from memgauge.report.study import figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
