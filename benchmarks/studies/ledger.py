@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from memgauge.study.database import url_of
 from memgauge.study.file import parse
-from memgauge.study.ledger import Ledger, url_of
+from memgauge.study.ledger import Ledger
 from memgauge.study.machine import this_machine
 from memgauge.study.plan import points_of
 from memgauge.study.records import Background, Predicted, Trial

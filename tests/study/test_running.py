@@ -12,10 +12,12 @@ import pytest
 from conftest import HEAD, Place
 
 from memgauge.storage import RunFile
+from memgauge.study.database import url_of
 from memgauge.study.isolation import background
-from memgauge.study.ledger import Ledger, read_ledger, url_of
+from memgauge.study.ledger import Ledger
 from memgauge.study.local import is_alive
 from memgauge.study.merge import open_study
+from memgauge.study.reading import read_ledger
 from memgauge.study.records import StudyRecord, Trial
 
 ONE = "[limits]\nsteps = 1\n[space.width]\nvalues = [16]\n"

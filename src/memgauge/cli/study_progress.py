@@ -48,21 +48,20 @@ class StudyProgress:
 
     def __call__(self, what: str, runner: Runner) -> None:
         """Show what happened."""
-        if what == "note":
-            self._line(runner.said)
-            return
-        if what in ("baseline", "estimate"):
-            text = (
-                runner.said
-                if what == "baseline"
-                else f"estimating {runner.estimated} of {runner.to_estimate}"
-            )
-            self._show(text, 0, None)
+        if what in ("note", "data", "baseline", "estimate"):
+            self.say(what, runner.said)
             return
         done = sum(t.status in FINISHED for t in runner.trials.values())
         self._show(self._doing(runner, done), done, runner.total)
         if what == "end" and done == runner.total:
             self._said = 0.0
+
+    def say(self, what: str, text: str) -> None:
+        """Show in words what is being done (it may be left out), or a note, which is not."""
+        if what == "note":
+            self._line(text)
+        else:
+            self._show(text, 0, None)
 
     def _doing(self, runner: Runner, done: int) -> str:
         parts = []
