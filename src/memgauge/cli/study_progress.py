@@ -19,7 +19,7 @@ class StudyProgress:
     """Is told by the runner what happens, and shows it on stderr."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began: float | None = None  # when the first trial started
         self._said = 0.0
         self._bar: Any = None
         self._task: Any = None
@@ -51,6 +51,8 @@ class StudyProgress:
         if what in ("note", "data", "baseline", "estimate"):
             self.say(what, runner.said)
             return
+        if self._began is None:
+            self._began = time.monotonic()
         done = sum(t.status in FINISHED for t in runner.trials.values())
         self._show(self._doing(runner, done), done, runner.total)
         if what == "end" and done == runner.total:
@@ -77,7 +79,7 @@ class StudyProgress:
 
     def _left(self, runner: Runner, done: int) -> str:
         ran = done - runner.ended_before
-        if ran < 2 or done >= runner.total:
+        if ran < 2 or done >= runner.total or self._began is None:
             return ""
         each = (time.monotonic() - self._began) / ran
         return f"about {format_duration(each * (runner.total - done) * 1e6)} left"

@@ -110,7 +110,7 @@ def run(
     """Run the trials of a study that are not done yet, then say what they mean.
 
     Exit code 0: all that could run is done; what ran out of memory or time, or cannot fit, is an answer.
-    1: some trials failed. 2: the study is wrong, found before anything ran. 3: something is missing here.
+    1: some trials failed, or none fits here. 2: the study is wrong, found before anything ran. 3: something is missing here.
     """
     options.check_counts(jobs=jobs, at_most=at_most)
     if executor not in ("local", "ray"):
@@ -176,6 +176,10 @@ def _tell(record: StudyRecord, folder: Path, as_json: bool) -> None:
             f"{failed} of {len(record.trials)} trials failed: memgauge study show {folder} --status failed; "
             "--retry-failed runs them again"
         )
+    fits_none = bool(record.trials) and all(t.status == "does-not-fit" for t in record.trials)
+    if fits_none:
+        note("no trial of the study fits here, so none was run")
+    if failed or fits_none:
         raise typer.Exit(1)
 
 

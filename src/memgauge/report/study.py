@@ -177,7 +177,7 @@ def study_view(study: StudyRecord, trials: Sequence[Trial], most: int | None) ->
         parts += [
             "",
             Text(f"trial {trial.number} failed:", style="yellow"),
-            plain((trial.error or "").strip()[-600:]),
+            *(plain(line) for line in (trial.error or "").strip()[-600:].splitlines()),
         ]
     parts += [Text(f"note: {n}", style="yellow") for n in study.notes]
     return Group(*parts)
@@ -256,7 +256,8 @@ def _shown(value: Any) -> str:
 def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
     table = grid("baseline of", "interpreter", "imported", "data loaded", "spread", flexible="baseline of")
     for key, b in baselines.items():
-        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, b.spread_bytes)
+        spread = b.spread_bytes if b.repeats > 1 else None
+        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, spread)
         table.add_row(plain(key), *map(format_bytes, amounts))
     return table
 
@@ -264,8 +265,11 @@ def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
 def conclusion_view(analysis: Analysis) -> RenderableType:
     """Return the conclusion of an analysis as text, with what speaks against it."""
     parts = [Text(f"What {analysis.study} says", style="bold")]
-    parts += [Text(f"• {line}") for line in analysis.conclusion]
-    parts += [Text(f"! {w}", style="yellow") for w in analysis.warnings if w not in analysis.conclusion]
+    for figure in analysis.figures:
+        first, *rest = figure.conclusion or (figure.title,)
+        parts += [Text(f"• {first}"), *(Text(f"    {line}") for line in rest)]
+    parts += [Text(f"• {line}") for line in analysis.remarks]
+    parts += [Text(f"! {line}", style="yellow") for line in analysis.warnings]
     return Group(*parts)
 
 

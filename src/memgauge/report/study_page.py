@@ -14,7 +14,7 @@ from memgauge.report.page import escaped, figure, page, table
 from memgauge.report.study import figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
-from memgauge.study.analysis.records import Analysis, FigureAnalysis
+from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
 from memgauge.study.records import FIGURES, STATUSES, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
@@ -43,9 +43,7 @@ def _sections(study: StudyRecord, analysis: Analysis, lines: Sequence[int] | Non
     told = ", ".join(f"{counts[s]:,} {s}" for s in STATUSES if counts[s])
     title = str(study.file.get("study", {}).get("title") or "")
     yield f"<h1>{escaped(study.name)}</h1><p>{escaped(title)}</p><p>{len(study.trials):,} trials: {told}</p>"
-    yield (
-        "<h2>What it says</h2><ul>" + "".join(f"<li>{escaped(c)}</li>" for c in analysis.conclusion) + "</ul>"
-    )
+    yield f"<h2>What it says</h2><ul>{''.join(_conclusion(analysis))}</ul>"
     for text in (*analysis.warnings, *study.notes):
         yield f'<p class="warn">{escaped(text)}</p>'
     trials, number = usable(study), 0
@@ -88,6 +86,15 @@ def _sections(study: StudyRecord, analysis: Analysis, lines: Sequence[int] | Non
     yield from _isolation(study, analysis)
 
 
+def _conclusion(analysis: Analysis) -> Iterator[str]:
+    for found in analysis.figures:
+        first, *rest = found.conclusion or (found.title,)
+        below = "".join(f"<li>{escaped(line)}</li>" for line in rest)
+        yield f"<li>{escaped(first)}{f'<ul>{below}</ul>' if below else ''}</li>"
+    for line in analysis.remarks:
+        yield f"<li>{escaped(line)}</li>"
+
+
 def _evidence(found: FigureAnalysis) -> Iterator[str]:
     spread = "—" if found.repeat_spread is None else f"{100 * found.repeat_spread:.2f} %"
     explained = "—" if found.explained is None else f"{100 * found.explained:.1f} %"
@@ -128,17 +135,22 @@ def _evidence(found: FigureAnalysis) -> Iterator[str]:
             (
                 m.group,
                 c.name,
-                f"{c.bytes:,.2f}",
-                f"{c.low:,.2f} – {c.high:,.2f}",
-                c.unit,
+                *_term(c),
                 f"{100 * m.explained:.2f} %",
             )
             for m in found.mechanisms
             for c in m.coefficients
         ]
         yield "<p>Mechanism: fixed + bytes per parameter + bytes per activation of a batch</p>" + table(
-            ("trials", "term", "bytes ", "95 % ", "unit", "explained "), rows
+            ("trials", "term", "coefficient ", "95 % ", "unit", "explained "), rows
         )
+
+
+def _term(c: Coefficient) -> tuple[str, str, str]:
+    if c.name == "fixed":
+        low, high = (format_bytes(round(b)) for b in (c.low, c.high))
+        return format_bytes(round(c.bytes)), f"{low} – {high}", ""
+    return f"{c.bytes:,.2f}", f"{c.low:,.2f} – {c.high:,.2f}", c.unit
 
 
 def _predictions(trials: Sequence[Trial], analysis: Analysis, number: int) -> Iterator[str]:
@@ -249,7 +261,7 @@ def _isolation(study: StudyRecord, analysis: Analysis) -> Iterator[str]:
                     format_bytes(b.interpreter_bytes),
                     format_bytes(b.imported_bytes),
                     format_bytes(b.loaded_bytes),
-                    format_bytes(b.spread_bytes),
+                    format_bytes(b.spread_bytes if b.repeats > 1 else None),
                     b.repeats,
                 )
                 for key, b in study.baselines.items()

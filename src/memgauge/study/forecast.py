@@ -6,7 +6,7 @@ Each point is estimated once, whatever its repeats; what the ledger has is not e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -48,6 +48,20 @@ class Forecast:
         self.baselines: dict[str, Baseline] = {}
         self._estimates: dict[str, tuple[Predicted, str | None]] = {}
 
+    def check(self, trials: Iterable[Trial]) -> None:
+        """Find what is wrong with any of these trials before anything is measured or estimated.
+
+        Raises:
+            UsageError: A trial cannot be what it is; the message names it.
+        """
+        from memgauge import training
+
+        for trial in trials:
+            wanted = self._subject(trial).training
+            if wanted is not None:
+                with _named(trial):
+                    training.check(wanted)
+
     def obtain_data(self, trials: Iterable[Trial]) -> None:
         """Download or generate the data of these trials, and hold all files against their checksums.
 
@@ -62,10 +76,8 @@ class Forecast:
             if wanted is None or (wanted.data, wanted.data_dir) in done:
                 continue
             done.add((wanted.data, wanted.data_dir))
-            try:
+            with _named(trial):
                 training.obtain(wanted, lambda text: self._say("data", text))
-            except UsageError as error:
-                raise type(error)(f"{said(trial)}: {error}") from error
 
     def make(self, trials: Iterable[Trial]) -> None:
         """Measure the baselines of all environments of these trials and estimate those without an estimate.
@@ -82,8 +94,7 @@ class Forecast:
                     self._estimates[key] = (trial.predicted, None)
                     continue
                 subject = self._subject(trial)
-                if predictor.misuse(subject) is None:
-                    self._measure_baseline(subject)
+                self._measure_baseline(subject)
                 baseline = self.baseline_of(subject, self._machine)
                 predicted, whole, misuse = predictor.ask(subject, baseline)
                 if misuse is not None:
@@ -124,6 +135,15 @@ class Forecast:
         )
 
 
+@contextlib.contextmanager
+def _named(trial: Trial) -> Iterator[None]:
+    """Name the trial in what is wrong with it."""
+    try:
+        yield
+    except UsageError as error:
+        raise type(error)(f"{said(trial)}: {error}") from error
+
+
 def planned(file: StudyFile, machine: Machine, say: Say) -> StudyRecord:
     """Return a study as it would be run on a machine: its trials with their estimates, those that cannot fit marked.
 
@@ -139,8 +159,10 @@ def planned(file: StudyFile, machine: Machine, say: Say) -> StudyRecord:
         return subject_of(file, trial.params, threads, trial.repeat)
 
     forecast = Forecast(machine, threads, repeats, subject, say, lambda *_: None)
-    points = [(p, repeat) for repeat in range(file.study.repeats) for p in points_of(file)]
-    trials = [Trial(number=-1, params=p, repeat=r) for p, r in points]
+    points = points_of(file)
+    note_fewer(file, len(points), say)
+    trials = [Trial(number=-1, params=p, repeat=r) for r in range(file.study.repeats) for p in points]
+    forecast.check(trials)
     forecast.make(trials)
     room = capacity(file, machine.memory_bytes)
     found = []
@@ -154,6 +176,13 @@ def planned(file: StudyFile, machine: Machine, say: Say) -> StudyRecord:
         trials=found,
         baselines=forecast.baselines,
     )
+
+
+def note_fewer(file: StudyFile, points: int, say: Say) -> None:
+    """Say that a space has fewer points than trials were asked for."""
+    wanted = file.study.trials
+    if wanted is not None and points < wanted and file.study.design in ("random", "sobol"):
+        say("note", f"[study] trials = {wanted}, but the space has {points} points: each is tried once")
 
 
 def capacity(file: StudyFile, memory_bytes: int | None) -> int | None:

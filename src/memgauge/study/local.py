@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from memgauge.units import format_bytes
 
 LOCK = "alive"
 _LOOK_S = 0.01  # between two looks at a trial's memory and end
+_REST_S = 0.25  # the longest rest where there is nothing to watch but the time
 _TREE_EVERY_S = 0.5  # processes of a trial are found again so often
 
 
@@ -120,11 +122,19 @@ class Local:
 
     def finished(self) -> list[int]:
         if self._running:
-            time.sleep(_LOOK_S)
+            self._wait()
         ended = [number for number, run in self._running.items() if run.is_over()]
         for number in ended:
             del self._running[number]
         return ended
+
+    def _wait(self) -> None:
+        """Wait for the first process that ends; a moment only where its memory is watched."""
+        ends = [run.end for run in self._running.values()]
+        if None in ends or any(run.is_watched for run in self._running.values()):
+            time.sleep(_LOOK_S)
+        else:
+            select.select([end for end in ends if end is not None], [], [], _REST_S)
 
     def stop(self) -> list[int]:
         numbers = list(self._running)
@@ -150,6 +160,9 @@ class Running:
         self._lifeline: tuple[int, int] | None = None if outlives_us else os.pipe()
         self.order, self._folder = order, folder
         self._process: subprocess.Popen[bytes] | None = None
+        self.end: int | None = (
+            None  # a descriptor that can be read when the process has ended, if there is one
+        )
         self._pids: list[int] = []
         self._look_for_pids = 0.0
         self._is_observing = False
@@ -199,6 +212,9 @@ class Running:
                 )
         finally:
             os.close(lock)
+        self._forget_end()
+        with contextlib.suppress(OSError, AttributeError):  # a kernel before 5.3
+            self.end = os.pidfd_open(self._process.pid)
         self._began = time.monotonic()
         self._pids, self._look_for_pids = [self._process.pid], 0.0
 
@@ -220,7 +236,18 @@ class Running:
             self._is_observing = True
             self._start_observed()
             return False
+        self._forget_end()
         return True
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its memory has a limit that may be reached any moment."""
+        return self.order.limits.memory_bytes is not None and not self._is_observing
+
+    def _forget_end(self) -> None:
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
 
     def _write_used(self) -> None:
         before, after = self._used_before, used_bytes()
@@ -238,7 +265,7 @@ class Running:
         if limits.seconds is not None and now - self._began > limits.seconds:
             self._end(Stopped(status="time-limit", cause=f"stopped at its limit of {limits.seconds:g} s"))
             return
-        if limits.memory_bytes is None or self._is_observing:
+        if limits.memory_bytes is None or not self.is_watched:
             return
         if now >= self._look_for_pids:
             self._pids, self._look_for_pids = self._find_pids(), now + _TREE_EVERY_S
@@ -281,6 +308,7 @@ class Running:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self._forget_end()
         for end in self._lifeline or ():
             os.close(end)
         self._lifeline = None

@@ -22,7 +22,7 @@ from memgauge.study import local
 from memgauge.study.database import LedgerError, url_of
 from memgauge.study.design import key_of
 from memgauge.study.file import StudyFile
-from memgauge.study.forecast import Forecast, capacity, most_bytes, said, too_large
+from memgauge.study.forecast import Forecast, capacity, most_bytes, note_fewer, said, too_large
 from memgauge.study.harvest import harvest
 from memgauge.study.holding import held, terminated_as_interrupted
 from memgauge.study.ledger import Ledger
@@ -134,6 +134,8 @@ class Runner:
         )
         self.forecast.baselines = known.baselines
         todo = self._to_do([*known.trials, *self._missing(points, known.trials)])
+        note_fewer(self.file, len(points), self._say)
+        self.forecast.check(todo)
         if isinstance(self.executor, Local):  # a cluster's nodes have their own
             self.forecast.obtain_data(todo)
         self.forecast.make(todo)
