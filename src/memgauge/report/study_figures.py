@@ -47,6 +47,7 @@ def importances(figures: Sequence[FigureAnalysis]) -> Any:
                     "array": [100 * max(r.high - r.share, 0) for r in rows],
                     "arrayminus": [100 * max(r.share - r.low, 0) for r in rows],
                     "thickness": 1,
+                    "color": _GREY,
                 },
                 visible=True if place == 0 else "legendonly",
                 hovertext=[label(r.words, 200) for r in rows],
@@ -124,7 +125,12 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
                     y=[curve[k] for k in known],
                     mode="lines" if is_number else "markers",
                     line={"color": colour, "width": width},
-                    marker={"color": colour, "size": 4 + 4 * width, "symbol": "line-ew-open"},
+                    marker={
+                        "color": colour,
+                        "size": 6 + 6 * width,
+                        "symbol": "line-ew",
+                        "line": {"color": colour, "width": 0.5 + width},
+                    },
                     showlegend=False,
                     hoverinfo="skip",
                 ),
@@ -309,8 +315,8 @@ def batch_curves(trials: Sequence[Trial], figures: Sequence[str]) -> Any:
             )
     if not highest:
         return None
-    plot.update_xaxes(
-        title_text="batch size", type="log", tickvals=sorted({t.params["batch_size"] for t in done})
-    )
+    sizes = sorted({int(t.params["batch_size"]) for t in done})  # type: ignore[arg-type]
+    ticks = {"tickvals": sizes} if len(sizes) <= _MOST_NAMES else {}
+    plot.update_xaxes(title_text="batch size", type="log", **ticks)
     plot.update_yaxes(rangemode="tozero", **byte_ticks(float(highest)))
     return styled(plot, 400)

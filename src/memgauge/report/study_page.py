@@ -15,6 +15,7 @@ from memgauge.report.study import figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
 from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
+from memgauge.study.forecast import said
 from memgauge.study.records import FIGURES, STATUSES, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
@@ -191,7 +192,7 @@ def _time_lines(
                 data.title = f"trial {trial.number}"
                 drawn.append(data)
         if drawn:
-            names = ", ".join(f"{d.title}: {d.summary.title or ''}" for d in drawn)
+            names = "; ".join(f"trial {t.number}: {said(t)}" for t in chosen[:_MOST_LINES])
             yield "<h2>Time lines</h2>" + figure(overlay(drawn), number)
             yield f'<p class="faint">{escaped(names)}</p>'
 

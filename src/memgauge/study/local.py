@@ -20,6 +20,7 @@ from typing import Protocol
 
 import msgspec
 
+from memgauge.errors import MissingError
 from memgauge.explain.recording import how_it_ended
 from memgauge.monitor.processes import PAGE, read_stat
 from memgauge.monitor.recorder import interval_ns
@@ -33,6 +34,7 @@ from memgauge.units import format_bytes
 LOCK = "alive"
 _LOOK_S = 0.01  # between two looks at a trial's memory and end
 _REST_S = 0.25  # the longest rest where there is nothing to watch but the time
+_ORPHANS_S = 5.0  # how long a killed process may take to be gone
 _TREE_EVERY_S = 0.5  # processes of a trial are found again so often
 
 
@@ -199,7 +201,13 @@ class Running:
     def _spawn(self, command: list[str]) -> None:
         lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise MissingError(
+                    f"a process of an earlier run of {self._folder.name} still lives and holds "
+                    f"{self._folder / LOCK}; end it (fuser names it), and run the study again"
+                ) from None
             with open(self._folder / "stderr.txt", "ab") as said:
                 self._process = subprocess.Popen(
                     command,
@@ -230,6 +238,7 @@ class Running:
         if alive:
             self._watch()
             return False
+        self._end_orphans()
         if not self._is_observing:
             self._write_used()
         if self.order.observe and not self._is_observing and self._recorded_is_done():
@@ -238,6 +247,17 @@ class Running:
             return False
         self._forget_end()
         return True
+
+    def _end_orphans(self) -> None:
+        """End what outlived the monitor: a trial that nothing records any more is no trial."""
+        if self._process is None or not is_alive(self._folder):
+            return
+        for pid in _session_members(self._process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + _ORPHANS_S
+        while is_alive(self._folder) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
 
     @property
     def is_watched(self) -> bool:

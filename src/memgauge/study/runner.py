@@ -98,6 +98,7 @@ class Runner:
         Raises:
             KeyboardInterrupt: It was interrupted; what ran is run again next time.
             LedgerError: The ledger went away and did not come back.
+            MissingError: The disk is full, or the folder cannot be written any more.
         """
         points = points_of(self.file)
         with held(self.folder), terminated_as_interrupted():
@@ -106,6 +107,11 @@ class Runner:
                 self._begin(points)
                 self._go()
                 return self.record()
+            except OSError as error:
+                raise MissingError(
+                    f"{error.filename or self.folder} cannot be written: {error.strerror or error}; run the study "
+                    "again when it can: what is done is kept"
+                ) from error
             finally:
                 self.ledger.close()
 
@@ -236,7 +242,7 @@ class Runner:
             found = msgspec.structs.replace(
                 trial,
                 status="failed",
-                error=f"its process was killed {trial.attempts} times, by what is not known",
+                error=f"its process or its monitor was killed {trial.attempts} times, by what is not known",
                 machine=machine,
                 ended_unix_ns=time.time_ns(),
             )

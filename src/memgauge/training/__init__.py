@@ -178,15 +178,15 @@ def train(training: Training) -> Outcome:
     return run(training)
 
 
-def baseline(training: Training) -> None:
-    """Import the framework and load the data as `train` does, and build nothing.
+def baseline(training: Training, imported: Callable[[], None] = lambda: None) -> None:
+    """Import the framework and load the data as `train` does, and build nothing; `imported` is called between the two.
 
     The data stay loaded until the process ends, so that its resident size can be read afterwards.
     """
     from memgauge.training.preparing import prepare
 
     check(training)
-    _kept.append(prepare(training))
+    _kept.append(prepare(training, imported))
 
 
 _kept: list[object] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -69,11 +70,10 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
     Raises:
         MissingError: scikit-learn or statsmodels is not installed.
     """
-    try:
-        import sklearn  # noqa: F401
-        import statsmodels  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing_extra(str(error.name), "study") from error
+    # Imported where there is enough to fit only, since that takes seconds.
+    for package in ("sklearn", "statsmodels"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, "study")
     trials = usable(study)
     machines = tuple(dict.fromkeys(machine_name(t) for t in trials if t.machine is not None))
     wanted = figures if figures is not None else _wanted(study, trials)
@@ -143,9 +143,8 @@ def _figure(
     }
     columns = columns_of([*measured, *censored], by_machine)
     if len(measured) < LEAST_TRIALS or not columns:
-        said = (
-            f"{title}: {len(measured)} trials are too few to say what drives it; {LEAST_TRIALS} are the least"
-        )
+        few = "1 trial is" if len(measured) == 1 else f"{len(measured)} trials are"
+        said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
         medians = tuple(by_value(title, columns_of(measured, by_machine), values))
         return FigureAnalysis(**base, conclusion=(said, *medians))
     mechanisms = tuple(_mechanisms(measured, censored, name))
