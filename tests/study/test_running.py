@@ -19,8 +19,8 @@ from memgauge.storage import RunFile
 from memgauge.study.database import url_of
 from memgauge.study.isolation import background
 from memgauge.study.ledger import Ledger
-from memgauge.study.local import is_alive
 from memgauge.study.merge import open_study
+from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
 from memgauge.study.records import StudyRecord, Trial
 

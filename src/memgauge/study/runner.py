@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from memgauge.errors import MissingError
-from memgauge.study import local
 from memgauge.study.database import LedgerError, url_of
 from memgauge.study.design import key_of
 from memgauge.study.file import StudyFile
@@ -26,9 +25,10 @@ from memgauge.study.forecast import Forecast, capacity, most_bytes, note_fewer, 
 from memgauge.study.harvest import harvest
 from memgauge.study.holding import held, terminated_as_interrupted
 from memgauge.study.ledger import Ledger
-from memgauge.study.local import Executor, Limits, Local, Order
+from memgauge.study.local import Executor, Local
 from memgauge.study.machine import available_bytes, this_machine
 from memgauge.study.plan import Subject, points_of, subject_of
+from memgauge.study.process import Limits, Order, is_alive
 from memgauge.study.records import FINISHED, Machine, Params, StudyRecord, Trial
 from memgauge.units import format_bytes
 
@@ -337,7 +337,7 @@ class Runner:
                 self.note(f"trial {number} is claimed by {where}; --take-over runs it here if that is gone")
                 continue
             folder = self.folder_of(number)
-            if local.is_alive(folder) and isinstance(self.executor, Local):
+            if is_alive(folder) and isinstance(self.executor, Local):
                 self.executor.adopt(self.order_of(number), folder)
                 self.running.add(number)
                 self.note(f"trial {number} still runs; its end is awaited")
