@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import HEAD, ONE, Place
 
@@ -377,3 +378,31 @@ def test_a_full_disk_ends_the_study_in_order_and_it_goes_on_when_there_is_room(p
         assert [t.status for t in open_study(str(disk / "try")).trials] == ["done"]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -> None:
+    from memgauge.data import describe
+    from memgauge.data.files import CHECKSUMS, md5_of
+    from memgauge.data.idx import write_idx
+
+    folder = place.folder / "own"
+    folder.mkdir()
+    names = describe("mnist").files
+    for name in names:
+        write_idx(folder / name, np.zeros((64, 28, 28) if "images" in name else 64, np.uint8))
+    (folder / CHECKSUMS).write_text("".join(f"{md5_of(folder / n)}  {n}\n" for n in names))
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\ndata = 'mnist'\ndata_dir = 'own'\n[space.batch_size]\nvalues = [8]\n",
+        HEAD.replace('target = "target.py:make"\n', ""),
+    )
+    pictures = folder / names[0]
+    content = bytearray(pictures.read_bytes())
+    content[-1] ^= 1
+    pictures.write_bytes(content)
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert "its MD5 sum is" in said and "fetch or copy it again" in said and "batch_size=8" in said
+    pictures.write_bytes(content[:-100])
+    assert "cut off" in place.memgauge("study", "run", "study.toml", code=2)
+    pictures.unlink()
+    assert f"lacks {names[0]}" in place.memgauge("study", "run", "study.toml", code=2)
+    assert read(place).trials == []

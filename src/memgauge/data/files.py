@@ -69,7 +69,7 @@ def locate(what: Description, directory: str | None, say: Callable[[str], None] 
     found = find(what, directory)
     if found is None:
         found = _obtain(what, say or (lambda _: None))
-    _verify(what, found.files)
+    _verify(what, found.files, is_ours=directory is None)
     return found
 
 
@@ -202,7 +202,7 @@ def _plain_or_gzipped(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _verify(what: Description, files: tuple[Path, ...]) -> None:
+def _verify(what: Description, files: tuple[Path, ...], *, is_ours: bool) -> None:
     known = {download.file: download.md5 for download in what.downloads}
     listed = files[0].parent / CHECKSUMS
     if listed.is_file():
@@ -212,9 +212,9 @@ def _verify(what: Description, files: tuple[Path, ...]) -> None:
     for file in files:
         expected = known.get(file.name)
         if expected is not None and (found := md5_of(file)) != expected:
+            again = f"remove {file.parent} and it is made again" if is_ours else "fetch or copy it again"
             raise FileFormatError(
-                f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set: "
-                f"remove {file.parent} and it is made again"
+                f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set: {again}"
             )
 
 

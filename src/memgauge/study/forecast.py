@@ -77,7 +77,11 @@ class Forecast:
                 continue
             done.add((wanted.data, wanted.data_dir))
             with _named(trial):
-                training.obtain(wanted, lambda text: self._say("data", text))
+                made = training.obtain(wanted, lambda text: self._say("data", text))
+            if made is not None:
+                self._say(
+                    "note", f"{wanted.data}: {made}; memory is that of the real ones, accuracy means nothing"
+                )
 
     def make(self, trials: Iterable[Trial]) -> None:
         """Measure the baselines of all environments of these trials and estimate those without an estimate.

@@ -125,12 +125,15 @@ def check(training: Training) -> None:
     check_training(training)
 
 
-def obtain(training: Training, say: Callable[[str], None] | None = None) -> None:
+def obtain(training: Training, say: Callable[[str], None] | None = None) -> str | None:
     """Have the files of a training's data set here: downloaded or generated if need be, read once for their checksums.
 
     Args:
         training: What is to be trained.
         say: Is told what takes long.
+
+    Returns:
+        Where the data are if they are generated in the place of real ones, else None.
 
     Raises:
         UsageError: The files are missing, or the disk is too small.
@@ -140,8 +143,10 @@ def obtain(training: Training, say: Callable[[str], None] | None = None) -> None
     from memgauge.data.files import locate
 
     what = describe(training.data)
-    if what.files:
-        locate(what, training.data_dir, say)
+    if not what.files:
+        return None
+    found = locate(what, training.data_dir, say)
+    return found.source if found.synthetic else None
 
 
 def workload(training: Training) -> Workload | None:
