@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from memgauge.reproduce.mahendran_trials import EXPERIMENTS
+
 DOCS = Path(__file__).parent.parent / "docs" / "studies"
 PAGES = {
     "mahendran": "mahendran",
@@ -101,6 +103,97 @@ def about(trials: list[dict[str, Any]]) -> str:
     )
 
 
+def evidence(folder: Path) -> list[str]:
+    """Return what each parameter explains of each figure, and the conclusion in memgauge's words."""
+    command = [sys.executable, "-m", "memgauge", "study", "explain", str(folder), "--json"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    shown = [f for f in found["figures"] if f["importances"] and f["figure"] in FIGURES]
+    if not shown:
+        return []
+    names = list(dict.fromkeys(i["name"] for f in shown for i in f["importances"]))
+    lines = [
+        "",
+        "Share of the variance, 95 % interval, and the memory from end to end; bold: a driver.",
+        "",
+        f"| | {' | '.join(FIGURES[f['figure']] for f in shown)} |",
+        f"|{'---|' * (len(shown) + 1)}",
+    ]
+    for name in names:
+        cells = []
+        for f in shown:
+            row = {i["name"]: i for i in f["importances"]}.get(name)
+            if row is None:
+                cells.append("")
+                continue
+            low, high = 100 * row["low"], 100 * row["high"]
+            text = (
+                f"{100 * row['share']:.1f} % ({low:.1f} to {high:.1f}), {row['effect_bytes'] / MIB:,.1f} MiB"
+            )
+            cells.append(f"**{text}**" if row["verdict"] == "driver" else text)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    floors = [f"{100 * f['floor']:.1f} %" for f in shown]
+    lines.append(f"| noise reaches | {' | '.join(floors)} |")
+    told = [line for f in shown for line in f["conclusion"]]
+    kept = [line for line in told if any(word in line for word in ("driven", "stands out", " bytes per "))]
+    return [*lines, "", *(f"- {line}" for line in kept)]
+
+
+def his_column(trials: list[dict[str, Any]]) -> list[str]:
+    """Return Mahendran's table with ours beside it, and the rank correlations of both with what was varied."""
+    from scipy.stats import spearmanr
+
+    lines = [
+        "| trial | learning rate | batch | his: machine, average, MB | ours: machine, average | ours: process, peak resident | "
+        "ours: above baseline | ours: network, peak allocated |",
+        f"|{'---|' * 8}",
+    ]
+    groups: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+    for experiment in EXPERIMENTS:
+        for number, his in enumerate(experiment.trials, 1):
+            ours = next(
+                t
+                for t in trials
+                if tuple(t["params"]["widths"]) == his.widths
+                and t["params"]["learning_rate"] == float(his.rate)
+                and t["params"]["batch_size"] == his.batch_size
+            )
+            groups.setdefault(ours["params"]["data"], []).append((float(his.measured), ours))
+            figures = ours["figures"]
+            cells = [
+                f"{ours['params']['data']} {number}",
+                his.rate,
+                str(his.batch_size),
+                f"{float(his.measured):,.0f}",
+            ]
+            cells += [
+                _mib(figures[f])
+                for f in (
+                    "average_system_used_bytes",
+                    "peak_resident_bytes",
+                    "peak_network_bytes",
+                    "peak_allocated_bytes",
+                )
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Rank correlation (Spearman) with the learning rate:",
+        "",
+        "| | his column | ours: machine, average | ours: above baseline | ours: allocated |",
+        "|---|---|---|---|---|",
+    ]
+    for name, rows in groups.items():
+        rates = [t["params"]["learning_rate"] for _, t in rows]
+        columns = [[measured for measured, _ in rows]]
+        columns += [
+            [t["figures"][f] for _, t in rows]
+            for f in ("average_system_used_bytes", "peak_network_bytes", "peak_allocated_bytes")
+        ]
+        found = [float(spearmanr(rates, c).statistic) for c in columns]
+        lines.append(f"| {name}, {len(rows)} trials | {' | '.join(f'{r:+.2f}' for r in found)} |")
+    return lines
+
+
 def _mib(value: int | None) -> str:
     return "" if value is None else f"{value / MIB:,.1f}"
 
@@ -124,16 +217,23 @@ def main() -> int:
             continue
         figures = [f for f in FIGURES if study.startswith("mahendran") or not f.startswith("average")]
         lines = [about(trials), "", *table(trials, figures=figures), *agreement(trials)]
-        text = f"<!-- {study} -->\n" + "\n".join(lines) + f"\n<!-- /{study} -->"
-        if chosen.print:
-            print(text)
-            continue
-        path = DOCS / f"{page}.md"
-        found = path.read_text()
-        path.write_text(
-            re.sub(rf"<!-- {study} -->.*?<!-- /{study} -->", lambda _, t=text: t, found, flags=re.S)
-        )
+        if study.startswith("mahendran"):
+            lines += evidence(folder)
+        put(study, page, lines, chosen.print)
+        if study == "mahendran":
+            put("mahendran-his", page, his_column(trials), chosen.print)
     return 0
+
+
+def put(place: str, page: str, lines: list[str], is_printed: bool) -> None:
+    """Write lines into their place on a page, or print them."""
+    text = f"<!-- {place} -->\n" + "\n".join(lines) + f"\n<!-- /{place} -->"
+    if is_printed:
+        print(text)
+        return
+    path = DOCS / f"{page}.md"
+    found = path.read_text()
+    path.write_text(re.sub(rf"<!-- {place} -->.*?<!-- /{place} -->", lambda _: text, found, flags=re.S))
 
 
 if __name__ == "__main__":

@@ -6,16 +6,15 @@ python -m benchmarks.studies.ledger [--trials 10000]
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from memgauge.study.database import url_of
 from memgauge.study.file import parse
-from memgauge.study.ledger import Ledger, url_of
+from memgauge.study.ledger import Ledger
 from memgauge.study.machine import this_machine
 from memgauge.study.plan import points_of
 from memgauge.study.records import Background, Predicted, Trial
@@ -36,30 +35,6 @@ log = true
 [space.widths]
 values = ["784,64,10", "784,128,10", "784,256,10"]
 """
-
-
-_WRITTEN = 100
-
-
-def _copy(path: Path, written: int, wanted: int) -> None:
-    """Copy the first trials, with all that belongs to them, until there are as many as wanted."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for start in range(written, wanted, written):
-            connection.execute(
-                "INSERT INTO trials SELECT trial_id + ?, number + ?, study_id, state, datetime_start, datetime_complete"
-                " FROM trials WHERE number < ?",
-                (start, start, written),
-            )
-            for table, columns in (
-                ("trial_user_attributes", "key, value_json"),
-                ("trial_params", "param_name, param_value, distribution_json"),
-                ("trial_values", "objective, value, value_type"),
-            ):
-                connection.execute(
-                    f"INSERT INTO {table} (trial_id, {columns}) SELECT trial_id + ?, {columns} FROM {table}"
-                    " WHERE trial_id <= ?",
-                    (start, written),
-                )
 
 
 def main() -> None:
@@ -88,14 +63,11 @@ def main() -> None:
                     background=Background(mean_cores=0.1),
                     seconds=1.5,
                 )
-                for p in points_of(file)[:_WRITTEN]
+                for p in points_of(file)
             ]
         )
-        print(
-            f"writing {len(written)} trials through Optuna  {time.perf_counter() - begin:6.1f} s", flush=True
-        )
+        print(f"planning {len(written)} trials  {time.perf_counter() - begin:6.2f} s", flush=True)
         ledger.close()
-        _copy(folder / "ledger.db", len(written), trials)
         for name, options in (
             ("text", []),
             ("json", ["--json"]),

@@ -18,24 +18,32 @@ TARGET = """
 import os, memgauge, torch
 from memgauge.monitor.marks import is_recorded
 
-def make(width: int = 16, batch_size: int = 4, lr: float = 0.1, fail_at: int = 0, hold_mib: int = 0, gate: str = ""):
+def make(width: int = 16, batch_size: int = 4, lr: float = 0.1, fail_at: int = 0, hold_mib: int = 0, gate: str = "",
+         fill: str = ""):
     def build():
-        model = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4))
-        return model, torch.optim.SGD(model.parameters(), lr=lr)
+        return torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4))
     def batch():
         return torch.randn(batch_size, 16), torch.randint(0, 4, (batch_size,))
-    def step(model, optimizer, batch):
+    def step(model, batch):  # without torch.optim, whose import doubles the time of a trial
         if is_recorded():  # in the trial itself, not while it is estimated
             if fail_at and width >= fail_at:
                 raise ValueError(f"the width of {width} is too much for me")
             if hold_mib:
                 held = torch.ones(hold_mib * 2**18)
+            if fill and not os.path.exists("filled"):
+                open("filled", "w").close()
+                with open(fill, "wb", buffering=0) as filler:
+                    try:
+                        while filler.write(bytes(4096)): pass
+                    except OSError: pass
             if gate:
                 with open(gate + ".say", "w") as say: say.write(f"{os.getpid()}\\n")
                 with open(gate + ".go") as go: go.read()
-        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
-        optimizer.step()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= lr * p.grad
+                p.grad = None
     return memgauge.Workload(build=build, batch=batch, step=step)
 """
 HEAD = '[study]\nname = "try"\ntarget = "target.py:make"\nthreads = 1\nbaselines = 0\n'
@@ -98,6 +106,26 @@ class Place:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+ONE = "[limits]\nsteps = 1\n[space.width]\nvalues = [16]\n"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the study of one trial was run, to be copied."""
+    place = Place(tmp_path_factory.mktemp("finished"))
+    place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    return place.folder
+
+
+@pytest.fixture
+def ran(finished: Path, tmp_path: Path) -> Place:
+    """Return a place in which that study was run."""
+    folder = tmp_path / "ran"
+    shutil.copytree(finished, folder)
+    return Place(folder)
 
 
 @pytest.fixture

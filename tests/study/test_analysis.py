@@ -53,7 +53,10 @@ def test_the_true_drivers_are_named_and_no_others(seed: int) -> None:
 def test_the_conclusion_says_so_in_words() -> None:
     found = analyse(known_truth(3), [FIGURE])
     assert any(line.startswith("resident, largest process is driven by width (") for line in found.conclusion)
-    assert any(line.startswith("rate: no effect beyond noise (0.") for line in found.conclusion)
+    assert any(
+        line.startswith("resident, largest process, rate: no effect beyond noise (0.")
+        for line in found.conclusion
+    )
 
 
 def test_noise_alone_names_nothing() -> None:

@@ -1,24 +1,30 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import signal
+import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import HEAD, Place
+from conftest import HEAD, ONE, Place
 
+from memgauge.errors import UsageError
 from memgauge.storage import RunFile
+from memgauge.study.database import url_of
 from memgauge.study.isolation import background
-from memgauge.study.ledger import Ledger, read_ledger, url_of
-from memgauge.study.local import is_alive
+from memgauge.study.ledger import Ledger
 from memgauge.study.merge import open_study
+from memgauge.study.process import is_alive
+from memgauge.study.reading import read_ledger
 from memgauge.study.records import StudyRecord, Trial
 
-ONE = "[limits]\nsteps = 1\n[space.width]\nvalues = [16]\n"
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
 
 
@@ -76,9 +82,8 @@ def test_a_study_runs_each_trial_once_and_keeps_predicted_beside_measured(place:
     assert "default-src 'none'" in page and "trial 0" in page and "<script src" not in page
 
 
-def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(place: Place) -> None:
-    place.study(ONE)
-    place.memgauge("study", "run", "study.toml")
+def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Place) -> None:
+    place = ran
     place.study(TWO)
     assert "2 trials: 2 done" in place.memgauge("study", "run", "study.toml")
     place.study(TWO.replace("steps = 1", "steps = 2"))
@@ -87,7 +92,8 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(place: Pl
 
 def test_a_model_that_raises_fails_its_trial_only(place: Place) -> None:
     place.study(TWO + "[fixed]\nfail_at = 64\n")
-    place.memgauge("study", "run", "study.toml")
+    said = place.memgauge("study", "run", "study.toml", code=1)
+    assert "1 of 2 trials failed" in said and "--retry-failed" in said
     done, failed = read(place).trials
     assert (done.status, failed.status) == ("done", "failed")
     assert "the width of 64 is too much for me" in str(failed.error)
@@ -179,6 +185,23 @@ def test_a_trial_that_is_killed_runs_again(place: Place) -> None:
     assert (trial.status, trial.attempts) == ("done", 2)
 
 
+def test_a_trial_whose_monitor_is_killed_is_ended_and_runs_again(place: Place) -> None:
+    gate = place.gate()
+    place.study(ONE + f"[fixed]\ngate = '{gate.path}'\n")
+    runner = place.start("study", "run", "study.toml")
+    first = gate.arrived()
+    os.kill(os.getsid(first), signal.SIGKILL)  # the sampler leads the session of its trial
+    second = gate.arrived()
+    assert second != first
+    ends(first)
+    gate.open()
+    _, said = runner.communicate(timeout=120)
+    assert runner.returncode == 0, said
+    (trial,) = read(place).trials
+    assert (trial.status, trial.attempts) == ("done", 2)
+    assert trial.figures["peak_resident_bytes"] > 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_study_ends_its_trial_and_can_go_on(place: Place, number: signal.Signals) -> None:
     gate = place.gate()
@@ -203,9 +226,8 @@ def test_a_second_runner_is_refused(place: Place) -> None:
     runner.communicate(timeout=60)
 
 
-def test_what_others_do_meanwhile_is_recorded_and_flagged(place: Place) -> None:
-    place.study(ONE)
-    place.memgauge("study", "run", "study.toml")
+def test_what_others_do_meanwhile_is_recorded_and_flagged(ran: Place) -> None:
+    place = ran
     (trial,) = read(place).trials
     assert trial.background is not None and trial.background.mean_cores is not None
     with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
@@ -216,11 +238,10 @@ def test_what_others_do_meanwhile_is_recorded_and_flagged(place: Place) -> None:
     assert not any("moved" in r for r in calm.reasons) and shared.reasons == ()
 
 
-def test_disturbed_trials_are_repeated_if_asked(place: Place) -> None:
+def test_disturbed_trials_are_repeated_if_asked(ran: Place) -> None:
     import msgspec
 
-    path = place.study(ONE)
-    place.memgauge("study", "run", "study.toml")
+    place, path = ran, ran.folder / "study.toml"
     ledger_file = place.folder / "try.study/ledger.db"
     import sqlite3
 
@@ -243,7 +264,7 @@ def test_disturbed_trials_are_repeated_if_asked(place: Place) -> None:
 def test_studies_of_two_machines_become_one(place: Place) -> None:
     place.study(ONE)
     for machine in ("left", "right"):
-        place.memgauge("study", "run", "study.toml", "-o", machine, "--machine", machine)
+        place.memgauge("study", "run", "study.toml", "-o", machine, "--machine", machine, "--at-most", "1")
     place.memgauge("study", "merge", "both.study", "left", "right")
     study = open_study(str(place.folder / "both.study"))
     assert [t.machine.name for t in study.trials if t.machine] == ["left", "right"]
@@ -280,7 +301,108 @@ def test_what_is_no_ledger_is_named(place: Place) -> None:
     assert "no such study file" in place.memgauge("study", "run", "nothing.toml", code=2)
 
 
-def test_a_plan_runs_nothing(place: Place) -> None:
-    place.study(TWO)
-    assert "2 trials: 2 waiting" in place.memgauge("study", "run", "study.toml", "--plan")
+def test_a_plan_estimates_and_runs_nothing(place: Place) -> None:
+    place.study(
+        "[limits]\nsteps = 1\ntrial_memory = '700MiB'\n[space.width]\nvalues = [16, 20_000_000]\n",
+        HEAD.replace("baselines = 0", "baselines = 1"),
+    )
+    process = place.start("study", "run", "study.toml", "--plan", "--json")
+    plan = json.loads(process.communicate(timeout=300)[0])
+    assert process.returncode == 1  # not all of it fits
+    assert plan["by_status"] == {"waiting": 1, "does-not-fit": 1}
+    small, large = (t["predicted"]["host_expected_bytes"] for t in plan["trials"])
+    assert small < 700 * 2**20 < large
     assert not (place.folder / "try.study").exists()
+
+
+def test_a_study_of_which_nothing_fits_says_no(place: Place) -> None:
+    place.study(
+        "[limits]\nsteps = 1\ntrial_memory = '1MiB'\n[space.width]\nvalues = [16]\n",
+        HEAD.replace("baselines = 0", "baselines = 1"),
+    )
+    assert "no trial of the study fits here" in place.memgauge("study", "run", "study.toml", code=1)
+
+
+def test_the_conclusion_is_shown_until_another_trial_has_ended(ran: Place) -> None:
+    assert "What try says" in ran.memgauge("study", "show", "try.study")
+    found = json.loads(ran.memgauge("study", "show", "try.study", "--json"))
+    assert "1 trial is too few" in found["conclusion"][0]
+    with contextlib.closing(sqlite3.connect(ran.folder / "try.study/ledger.db")) as connection, connection:
+        (text,) = connection.execute(
+            "SELECT value_json FROM trial_user_attributes WHERE key='memgauge'"
+        ).fetchone()
+        trial = json.loads(text) | {"ended_unix_ns": 1}
+        connection.execute(
+            "UPDATE trial_user_attributes SET value_json = ? WHERE key = 'memgauge'", (json.dumps(trial),)
+        )
+    assert json.loads(ran.memgauge("study", "show", "try.study", "--json"))["conclusion"] is None
+
+
+def test_a_plan_of_thousands_is_in_the_ledger_whole(tmp_path: Path) -> None:
+    import optuna
+
+    from memgauge.study.file import parse
+
+    text = "[limits]\nsteps = 1\n[space.width]\nlow = 1\nhigh = 9999\n[space.act]\nvalues = ['a', 'b']\nwhen = 'width > 50'\n"
+    ledger = Ledger(url_of(tmp_path / "ledger.db"), parse(HEAD + text, "study.toml"))
+    plan = [Trial(number=-1, params={"width": w} | ({"act": "b"} if w > 50 else {})) for w in range(1, 3001)]
+    added = ledger.add(plan)
+    assert [t.number for t in added] == list(range(3000))
+    assert ledger.claim(added[2999])
+    with pytest.raises(UsageError, match="another name"):  # all or none
+        ledger.add([Trial(number=-1, params={"width": 7}), Trial(number=-1, params={"act": "c"})])
+    by_optuna = optuna.load_study(storage=url_of(tmp_path / "ledger.db"), study_name="try").get_trials()
+    assert len(by_optuna) == 3000
+    assert (by_optuna[60].params, by_optuna[60].number) == ({"width": 61, "act": "b"}, 60)
+    assert [t.status for t in read_ledger(url_of(tmp_path / "ledger.db")).trials[2998:]] == [
+        "waiting",
+        "running",
+    ]
+    ledger.close()
+
+
+def test_a_full_disk_ends_the_study_in_order_and_it_goes_on_when_there_is_room(place: Place) -> None:
+    """On a disk of its own, which the trial fills at its step and the test empties."""
+    disk = place.folder / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=68m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True).returncode != 0:
+        pytest.skip("a small disk can be mounted by root only")
+    try:
+        place.study(ONE + f"[fixed]\nfill = '{disk}/filler'\n")
+        said = place.memgauge("study", "run", "study.toml", "-o", str(disk / "try"), code=3)
+        assert "what is done is kept" in said and "Traceback" not in said
+        assert (disk / "filler").stat().st_size > 2**20
+        (disk / "filler").unlink()
+        place.memgauge("study", "run", "study.toml", "-o", str(disk / "try"))
+        assert [t.status for t in open_study(str(disk / "try")).trials] == ["done"]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -> None:
+    from memgauge.data import describe
+    from memgauge.data.files import CHECKSUMS, md5_of
+    from memgauge.data.idx import write_idx
+
+    folder = place.folder / "own"
+    folder.mkdir()
+    names = describe("mnist").files
+    for name in names:
+        write_idx(folder / name, np.zeros((64, 28, 28) if "images" in name else 64, np.uint8))
+    (folder / CHECKSUMS).write_text("".join(f"{md5_of(folder / n)}  {n}\n" for n in names))
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\ndata = 'mnist'\ndata_dir = 'own'\n[space.batch_size]\nvalues = [8]\n",
+        HEAD.replace('target = "target.py:make"\n', ""),
+    )
+    pictures = folder / names[0]
+    content = bytearray(pictures.read_bytes())
+    content[-1] ^= 1
+    pictures.write_bytes(content)
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert "its MD5 sum is" in said and "fetch or copy it again" in said and "batch_size=8" in said
+    pictures.write_bytes(content[:-100])
+    assert "cut off" in place.memgauge("study", "run", "study.toml", code=2)
+    pictures.unlink()
+    assert f"lacks {names[0]}" in place.memgauge("study", "run", "study.toml", code=2)
+    assert read(place).trials == []

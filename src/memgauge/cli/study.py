@@ -1,4 +1,4 @@
-"""`memgauge study`: run a study, show its table, explain it, draw it, make one of several."""
+"""`memgauge study`: run a study (`study_run.py`), show its table, explain it, draw it, make one of several."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from memgauge.cli import options
+from memgauge.cli import options, study_run
 from memgauge.cli.output import note, show, show_json
+from memgauge.cli.study_run import PIPED_WIDTH, ROWS
 from memgauge.errors import UsageError
 
 EPILOG = (
     "Example: memgauge study run study.toml --jobs 2, then: memgauge study report study.toml -o study.html"
 )
-_ROWS = 50
-_PIPED_WIDTH = 200  # a table of trials has many columns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +23,7 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run", no_args_is_help=True, epilog=study_run.EPILOG)(study_run.run)
 
 Places = Annotated[
     list[str],
@@ -39,183 +39,6 @@ Name = Annotated[
         "--study", metavar="NAME", show_default=False, help="Which study, if the ledger has several."
     ),
 ]
-
-
-@app.command(
-    "run",
-    no_args_is_help=True,
-    epilog="Example: memgauge study run study.toml\n\n"
-    "Example: memgauge study run study.toml --jobs 4 --ledger postgresql://me@host/studies\n\n"
-    "Ctrl-C or a kill loses nothing: the same command goes on where it was.",
-)
-def run(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|NAME", show_default=False, help="A study file, or the name of a built-in study."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="DIR",
-            show_default=False,
-            help="Folder of ledger and run files; NAME.study here by default.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "-j",
-            "--jobs",
-            metavar="N",
-            help="Trials at the same time, as far as predicted memory and cores allow.",
-        ),
-    ] = 1,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            metavar="URL",
-            show_default=False,
-            help="postgresql://user@host/name, if several machines share the study.",
-        ),
-    ] = None,
-    executor: Annotated[
-        str, typer.Option("--executor", metavar="NAME", help="local, or ray for a Ray cluster.")
-    ] = "local",
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            "--ray-address",
-            metavar="ADDRESS",
-            show_default=False,
-            help="Of the Ray cluster; 'auto' by default.",
-        ),
-    ] = None,
-    repeat_disturbed: Annotated[
-        bool, typer.Option("--repeat-disturbed", help="Run trials again that other work disturbed.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run trials again whose model raised.")
-    ] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Run trials that another machine claimed and never finished.")
-    ] = False,
-    at_most: Annotated[
-        int | None,
-        typer.Option(
-            "--at-most",
-            metavar="N",
-            show_default=False,
-            help="Stop after so many trials; run again to go on.",
-        ),
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine",
-            metavar="NAME",
-            show_default=False,
-            help="What to call this machine; its host name by default.",
-        ),
-    ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be run, and run nothing.")] = False,
-    as_json: options.AsJson = False,
-) -> None:
-    """Run the trials of a study that are not done yet, then say what they mean."""
-    options.check_counts(jobs=jobs, at_most=at_most)
-    if executor not in ("local", "ray"):
-        raise UsageError(f"--executor {executor} is unknown; it is local or ray")
-    if ray_address is not None and executor != "ray":
-        raise UsageError("--ray-address is for --executor ray")
-    from memgauge.study.file import read
-
-    described = read(file)
-    if plan:
-        _plan(described, as_json)
-        return
-    from memgauge.cli.study_progress import StudyProgress
-    from memgauge.study.ledger import shown
-    from memgauge.study.merge import URL_FILE, folder_of
-    from memgauge.study.runner import Options, Runner
-
-    folder = out or folder_of(described.study.name)
-    asked = Options(
-        jobs=jobs,
-        ledger=ledger,
-        repeat_disturbed=repeat_disturbed,
-        retry_failed=retry_failed,
-        take_over=take_over,
-        machine=machine,
-        at_most=at_most,
-    )
-    make = None
-    if executor == "ray":
-        from memgauge.study.on_ray import on_ray
-
-        make = on_ray(ray_address)
-    with StudyProgress() as progress:
-        runner = Runner(described, folder, asked, progress, make)
-        try:
-            if ledger is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / URL_FILE).write_text(f"{shown(ledger)}\n{described.study.name}\n")
-            record = runner.run()
-        except KeyboardInterrupt:
-            note(f"interrupted; what is done is kept, the same command goes on: memgauge study run {file}")
-            raise
-    from memgauge.report.study import document, study_view
-
-    if as_json:
-        show_json(document(record, record.trials))
-        return
-    show(study_view(record, record.trials, _ROWS), piped_width=_PIPED_WIDTH)
-    _say_conclusion(record)
-    note(f"memgauge study report {folder} -o {folder.name.removesuffix('.study')}.html  draws it")
-
-
-def _say_conclusion(record: object) -> None:
-    from memgauge.cli.running import running
-    from memgauge.errors import MissingError
-    from memgauge.report.study import analysis_view
-    from memgauge.study.analysis.drivers import analyse
-    from memgauge.study.records import StudyRecord
-
-    assert isinstance(record, StudyRecord)
-    try:
-        with running("explaining the study"):
-            found = analyse(record)
-    except MissingError as error:
-        note(str(error))
-        return
-    show("")
-    show(analysis_view(found), piped_width=_PIPED_WIDTH)
-
-
-def _plan(described: object, as_json: bool) -> None:
-    from memgauge.study.file import StudyFile
-    from memgauge.study.plan import points_of, subject_of
-
-    assert isinstance(described, StudyFile)
-    points = points_of(described)
-    for point in points:
-        subject_of(described, point, described.study.threads)
-    from memgauge.report.study import document, study_view
-    from memgauge.study.records import StudyRecord, Trial
-
-    repeats = range(described.study.repeats)
-    trials = [
-        Trial(number=i, params=p, repeat=r)
-        for i, (r, p) in enumerate((r, p) for r in repeats for p in points)
-    ]
-    record = StudyRecord(name=described.study.name, file={}, trials=trials)
-    if as_json:
-        show_json(document(record, trials))
-    else:
-        show(study_view(record, trials, _ROWS), piped_width=_PIPED_WIDTH)
 
 
 @app.command(
@@ -243,7 +66,7 @@ def show_command(
             "--status", metavar="NAME", show_default=False, help="Only these: done, failed, out-of-memory, …"
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help=f"All rows, not only {_ROWS}.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help=f"All rows, not only {ROWS}.")] = False,
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -254,8 +77,10 @@ def show_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the trials of a study: parameters, predicted beside measured, how each ended."""
-    from memgauge.report.study import chosen, document, study_view, to_csv
+    from memgauge.report.study import chosen, conclusion_view, document, study_view, to_csv
+    from memgauge.study.analysis.kept import kept
     from memgauge.study.merge import merged, open_study
+    from memgauge.study.records import FINISHED
 
     study = merged([open_study(p, name) for p in places])
     trials = chosen(study, sort, descending, status)
@@ -266,10 +91,16 @@ def show_command(
             return
         _save(csv, text)
         return
+    analysis = kept(study)
     if as_json:
-        show_json(document(study, trials))
+        show_json(document(study, trials, analysis))
         return
-    show(study_view(study, trials, None if everything else _ROWS), piped_width=_PIPED_WIDTH)
+    show(study_view(study, trials, None if everything else ROWS), piped_width=PIPED_WIDTH)
+    if analysis is not None:
+        show("")
+        show(conclusion_view(analysis), piped_width=PIPED_WIDTH)
+    elif any(t.status in FINISHED for t in study.trials):
+        note(f"memgauge study explain {' '.join(places)}  says what drives the memory")
 
 
 @app.command(
@@ -295,16 +126,19 @@ def explain(
     from memgauge.cli.running import running
     from memgauge.report.study import analysis_view, figures_of
     from memgauge.study.analysis.drivers import analyse
+    from memgauge.study.analysis.kept import keep
     from memgauge.study.merge import merged, open_study
 
     study = merged([open_study(p, name) for p in places])
     _check_figures(figure, figures_of(study.trials))
     with running("explaining the study"):
         found = analyse(study, figure)
+    if figure is None:
+        keep(study, found)
     if as_json:
         show_json(found)
     else:
-        show(analysis_view(found), piped_width=_PIPED_WIDTH)
+        show(analysis_view(found), piped_width=PIPED_WIDTH)
 
 
 def _check_figures(figures: list[str] | None, there: list[str]) -> None:
@@ -341,6 +175,7 @@ def report(
     from memgauge.cli.running import running
     from memgauge.report.study_page import study_page
     from memgauge.study.analysis.drivers import analyse
+    from memgauge.study.analysis.kept import keep
     from memgauge.study.merge import merged, open_study
 
     options.writable(out)
@@ -353,6 +188,7 @@ def report(
             )
     with running("explaining and drawing the study"):
         found = analyse(study)
+        keep(study, found)
         content = study_page(study, found, trial)
     save_page(out, content)
     for line in found.conclusion:

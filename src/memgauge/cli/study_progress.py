@@ -19,7 +19,7 @@ class StudyProgress:
     """Is told by the runner what happens, and shows it on stderr."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began: float | None = None  # when the first trial started
         self._said = 0.0
         self._bar: Any = None
         self._task: Any = None
@@ -48,21 +48,22 @@ class StudyProgress:
 
     def __call__(self, what: str, runner: Runner) -> None:
         """Show what happened."""
-        if what == "note":
-            self._line(runner.said)
+        if what in ("note", "data", "baseline", "estimate"):
+            self.say(what, runner.said)
             return
-        if what in ("baseline", "estimate"):
-            text = (
-                runner.said
-                if what == "baseline"
-                else f"estimating {runner.estimated} of {runner.to_estimate}"
-            )
-            self._show(text, 0, None)
-            return
+        if self._began is None:
+            self._began = time.monotonic()
         done = sum(t.status in FINISHED for t in runner.trials.values())
         self._show(self._doing(runner, done), done, runner.total)
         if what == "end" and done == runner.total:
             self._said = 0.0
+
+    def say(self, what: str, text: str) -> None:
+        """Show in words what is being done (it may be left out), or a note, which is not."""
+        if what == "note":
+            self._line(text)
+        else:
+            self._show(text, 0, None)
 
     def _doing(self, runner: Runner, done: int) -> str:
         parts = []
@@ -78,7 +79,7 @@ class StudyProgress:
 
     def _left(self, runner: Runner, done: int) -> str:
         ran = done - runner.ended_before
-        if ran < 2 or done >= runner.total:
+        if ran < 2 or done >= runner.total or self._began is None:
             return ""
         each = (time.monotonic() - self._began) / ran
         return f"about {format_duration(each * (runner.total - done) * 1e6)} left"

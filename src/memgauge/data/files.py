@@ -25,6 +25,7 @@ from pathlib import Path
 from memgauge.data import cifar, generate, idx
 from memgauge.data.catalogue import Description, Download
 from memgauge.errors import FileFormatError, MemgaugeError, UsageError
+from memgauge.units import format_bytes
 
 CHECKSUMS, SYNTHETIC = "checksums.md5", "SYNTHETIC.txt"
 _TIMEOUT_S = 10
@@ -53,8 +54,13 @@ def data_folder() -> Path:
     return Path(cache) / "memgauge" / "data"
 
 
-def locate(what: Description, directory: str | None) -> Located:
+def locate(what: Description, directory: str | None, say: Callable[[str], None] | None = None) -> Located:
     """Return the files of a data set, downloading or generating them if no folder is given and none are there.
+
+    Args:
+        what: The data set.
+        directory: Where its files are; memgauge's own folder if None.
+        say: Is told what takes long: how much was downloaded, what is generated and why.
 
     Raises:
         UsageError: The given folder does not have them, or a disk is too small.
@@ -62,8 +68,8 @@ def locate(what: Description, directory: str | None) -> Located:
     """
     found = find(what, directory)
     if found is None:
-        found = _obtain(what)
-    _verify(what, found.files)
+        found = _obtain(what, say or (lambda _: None))
+    _verify(what, found.files, is_ours=directory is None)
     return found
 
 
@@ -142,12 +148,17 @@ def fetch(what: Description, progress: Callable[[str, int], None] | None = None)
     return found
 
 
-def _obtain(what: Description) -> Located:
+def _obtain(what: Description, say: Callable[[str], None]) -> Located:
+    def arrived(file: str, done_bytes: int) -> None:
+        say(f"downloading {what.name}: {file}, {format_bytes(done_bytes)}")
+
     try:
-        return fetch(what)
+        say(f"downloading {what.name}")
+        return fetch(what, arrived)
     except FileFormatError:
         raise
-    except MemgaugeError:  # not reachable
+    except MemgaugeError as error:  # not reachable
+        say(f"generating {what.name}, of the same shapes: {error}")
         return generated(what)
 
 
@@ -191,7 +202,7 @@ def _plain_or_gzipped(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _verify(what: Description, files: tuple[Path, ...]) -> None:
+def _verify(what: Description, files: tuple[Path, ...], *, is_ours: bool) -> None:
     known = {download.file: download.md5 for download in what.downloads}
     listed = files[0].parent / CHECKSUMS
     if listed.is_file():
@@ -201,9 +212,9 @@ def _verify(what: Description, files: tuple[Path, ...]) -> None:
     for file in files:
         expected = known.get(file.name)
         if expected is not None and (found := md5_of(file)) != expected:
+            again = f"remove {file.parent} and it is made again" if is_ours else "fetch or copy it again"
             raise FileFormatError(
-                f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set: "
-                f"remove {file.parent} and it is made again"
+                f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set: {again}"
             )
 
 

@@ -45,10 +45,11 @@ class StudyDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema
     baselines: dict[str, Baseline]
     trials: tuple[Trial, ...]
     notes: tuple[str, ...]
+    conclusion: tuple[str, ...] | None  # null if the study was not analysed since its last trial ended
 
 
-def document(study: StudyRecord, trials: Sequence[Trial]) -> StudyDocument:
-    """Return a study with these of its trials as one document."""
+def document(study: StudyRecord, trials: Sequence[Trial], analysis: Analysis | None = None) -> StudyDocument:
+    """Return a study with these of its trials, and its conclusion if it was analysed, as one document."""
     return StudyDocument(
         name=study.name,
         folder=study.folder,
@@ -58,6 +59,7 @@ def document(study: StudyRecord, trials: Sequence[Trial]) -> StudyDocument:
         baselines=study.baselines,
         trials=tuple(trials),
         notes=tuple(study.notes),
+        conclusion=None if analysis is None else analysis.conclusion,
     )
 
 
@@ -175,7 +177,7 @@ def study_view(study: StudyRecord, trials: Sequence[Trial], most: int | None) ->
         parts += [
             "",
             Text(f"trial {trial.number} failed:", style="yellow"),
-            plain((trial.error or "").strip()[-600:]),
+            *(plain(line) for line in (trial.error or "").strip()[-600:].splitlines()),
         ]
     parts += [Text(f"note: {n}", style="yellow") for n in study.notes]
     return Group(*parts)
@@ -254,16 +256,26 @@ def _shown(value: Any) -> str:
 def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
     table = grid("baseline of", "interpreter", "imported", "data loaded", "spread", flexible="baseline of")
     for key, b in baselines.items():
-        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, b.spread_bytes)
+        spread = b.spread_bytes if b.repeats > 1 else None
+        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, spread)
         table.add_row(plain(key), *map(format_bytes, amounts))
     return table
 
 
+def conclusion_view(analysis: Analysis) -> RenderableType:
+    """Return the conclusion of an analysis as text, with what speaks against it."""
+    parts = [Text(f"What {analysis.study} says", style="bold")]
+    for figure in analysis.figures:
+        first, *rest = figure.conclusion or (figure.title,)
+        parts += [Text(f"• {first}"), *(Text(f"    {line}") for line in rest)]
+    parts += [Text(f"• {line}") for line in analysis.remarks]
+    parts += [Text(f"! {line}", style="yellow") for line in analysis.warnings]
+    return Group(*parts)
+
+
 def analysis_view(analysis: Analysis) -> RenderableType:
     """Return an analysis as text: the conclusion first, then its evidence."""
-    parts: list[RenderableType] = [Text(f"What {analysis.study} says", style="bold")]
-    parts += [Text(f"• {line}") for line in analysis.conclusion]
-    parts += [Text(f"! {line}", style="yellow") for line in analysis.warnings]
+    parts: list[RenderableType] = [conclusion_view(analysis)]
     for figure in analysis.figures:
         if figure.importances:
             parts += ["", _figure_view(figure)]

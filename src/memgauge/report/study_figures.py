@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,10 @@ from memgauge.units import format_bytes
 
 _GREY = "#8a8f98"
 _MOST_POINTS, _MOST_PANELS, _COLUMNS = 5000, 12, 3
-_MOST_LINES = 1000
+_MOST_LINES, _MOST_NAMES = 1000, 12
+_LOGARITHMIC = (
+    30  # a parameter whose highest value is so many times its lowest is drawn over orders of magnitude
+)
 
 
 def _title(figure: str) -> str:
@@ -43,6 +47,7 @@ def importances(figures: Sequence[FigureAnalysis]) -> Any:
                     "array": [100 * max(r.high - r.share, 0) for r in rows],
                     "arrayminus": [100 * max(r.share - r.low, 0) for r in rows],
                     "thickness": 1,
+                    "color": _GREY,
                 },
                 visible=True if place == 0 else "legendonly",
                 hovertext=[label(r.words, 200) for r in rows],
@@ -98,6 +103,14 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
             ),
             **at,
         )
+        if not is_number:  # Plotly would read names such as "64,32" as numbers
+            order = list(
+                dict.fromkeys([*map(str, x), *(label(v, 30) for v in importance.values if v is not None)])
+            )
+            few = len(order) <= _MOST_NAMES
+            plot.update_xaxes(
+                type="category", categoryorder="array", categoryarray=order, showticklabels=few, **at
+            )
         known = [k for k, v in enumerate(importance.values) if v is not None]
         cx = [importance.values[k] if is_number else label(importance.values[k], 30) for k in known]
         colour = COLOURS[0] if importance.verdict == "driver" else _GREY
@@ -110,15 +123,21 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
                 go.Scatter(
                     x=cx,
                     y=[curve[k] for k in known],
-                    mode="lines",
+                    mode="lines" if is_number else "markers",
                     line={"color": colour, "width": width},
+                    marker={
+                        "color": colour,
+                        "size": 6 + 6 * width,
+                        "symbol": "line-ew",
+                        "line": {"color": colour, "width": 0.5 + width},
+                    },
                     showlegend=False,
                     hoverinfo="skip",
                 ),
                 **at,
             )
         numbers = [v for v in column if v is not None]
-        if is_number and numbers and min(numbers) > 0 and max(numbers) > 30 * min(numbers):
+        if is_number and _spans_orders(numbers):
             plot.update_xaxes(type="log", **at)
     low, high = min(heights), max(heights)
     edge = 0.06 * (high - low) or 0.01 * high
@@ -154,17 +173,16 @@ def parallel(trials: Sequence[Trial], figure: str) -> Any:
         numbers = [v for v in column if v is not None]
         if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in numbers):
             lowest = min(numbers)
-            dimensions.append(
-                {"label": label(name, 20), "values": [lowest if v is None else v for v in column]}
-            )
+            dimensions.append(_axis(label(name, 20), [lowest if v is None else v for v in column]))
         else:
             names = sorted({str(v) for v in column})
+            every = len(names) // _MOST_NAMES + 1  # names that would lie over each other are left out
             dimensions.append(
                 {
                     "label": label(name, 20),
                     "values": [names.index(str(v)) for v in column],
-                    "tickvals": list(range(len(names))),
-                    "ticktext": [label(n, 16) for n in names],
+                    "tickvals": list(range(0, len(names), every)),
+                    "ticktext": [label(n, 16) for n in names[::every]],
                 }
             )
     values = [t.figures[figure] for t in shown]
@@ -180,8 +198,25 @@ def parallel(trials: Sequence[Trial], figure: str) -> Any:
         )
     )
     styled(plot, 380)
-    plot.update_layout(margin={"l": 70, "r": 90, "t": 60, "b": 30})
+    plot.update_layout(margin={"l": 110, "r": 90, "t": 60, "b": 30})
     return plot
+
+
+def _spans_orders(numbers: Sequence[float]) -> bool:
+    return bool(numbers) and min(numbers) > 0 and max(numbers) > _LOGARITHMIC * min(numbers)
+
+
+def _axis(name: str, values: list[float]) -> dict[str, Any]:
+    """Return one axis of numbers, over orders of magnitude where they span some."""
+    if not _spans_orders(values):
+        return {"label": name, "values": values}
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return {
+        "label": name,
+        "values": [math.log10(v) for v in values],
+        "tickvals": list(range(low, high + 1)),
+        "ticktext": [f"{10.0**power:g}" for power in range(low, high + 1)],
+    }
 
 
 def predicted_against_measured(trials: Sequence[Trial]) -> Any:
@@ -280,8 +315,8 @@ def batch_curves(trials: Sequence[Trial], figures: Sequence[str]) -> Any:
             )
     if not highest:
         return None
-    plot.update_xaxes(
-        title_text="batch size", type="log", tickvals=sorted({t.params["batch_size"] for t in done})
-    )
+    sizes = sorted({int(t.params["batch_size"]) for t in done})  # type: ignore[arg-type]
+    ticks = {"tickvals": sizes} if len(sizes) <= _MOST_NAMES else {}
+    plot.update_xaxes(title_text="batch size", type="log", **ticks)
     plot.update_yaxes(rangemode="tozero", **byte_ticks(float(highest)))
     return styled(plot, 400)

@@ -15,7 +15,8 @@ from memgauge.report.panels import RunCurves
 from memgauge.report.study import figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
-from memgauge.study.analysis.records import Analysis, FigureAnalysis
+from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
+from memgauge.study.forecast import said
 from memgauge.study.records import FIGURES, STATUSES, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
@@ -44,9 +45,7 @@ def _sections(study: StudyRecord, analysis: Analysis, lines: Sequence[int] | Non
     told = ", ".join(f"{counts[s]:,} {s}" for s in STATUSES if counts[s])
     title = str(study.file.get("study", {}).get("title") or "")
     yield f"<h1>{escaped(study.name)}</h1><p>{escaped(title)}</p><p>{len(study.trials):,} trials: {told}</p>"
-    yield (
-        "<h2>What it says</h2><ul>" + "".join(f"<li>{escaped(c)}</li>" for c in analysis.conclusion) + "</ul>"
-    )
+    yield f"<h2>What it says</h2><ul>{''.join(_conclusion(analysis))}</ul>"
     for text in (*analysis.warnings, *study.notes):
         yield f'<p class="warn">{escaped(text)}</p>'
     trials, number = usable(study), 0
@@ -89,6 +88,15 @@ def _sections(study: StudyRecord, analysis: Analysis, lines: Sequence[int] | Non
     yield from _isolation(study, analysis)
 
 
+def _conclusion(analysis: Analysis) -> Iterator[str]:
+    for found in analysis.figures:
+        first, *rest = found.conclusion or (found.title,)
+        below = "".join(f"<li>{escaped(line)}</li>" for line in rest)
+        yield f"<li>{escaped(first)}{f'<ul>{below}</ul>' if below else ''}</li>"
+    for line in analysis.remarks:
+        yield f"<li>{escaped(line)}</li>"
+
+
 def _evidence(found: FigureAnalysis) -> Iterator[str]:
     spread = "—" if found.repeat_spread is None else f"{100 * found.repeat_spread:.2f} %"
     explained = "—" if found.explained is None else f"{100 * found.explained:.1f} %"
@@ -129,17 +137,22 @@ def _evidence(found: FigureAnalysis) -> Iterator[str]:
             (
                 m.group,
                 c.name,
-                f"{c.bytes:,.2f}",
-                f"{c.low:,.2f} – {c.high:,.2f}",
-                c.unit,
+                *_term(c),
                 f"{100 * m.explained:.2f} %",
             )
             for m in found.mechanisms
             for c in m.coefficients
         ]
         yield "<p>Mechanism: fixed + bytes per parameter + bytes per activation of a batch</p>" + table(
-            ("trials", "term", "bytes ", "95 % ", "unit", "explained "), rows
+            ("trials", "term", "coefficient ", "95 % ", "unit", "explained "), rows
         )
+
+
+def _term(c: Coefficient) -> tuple[str, str, str]:
+    if c.name == "fixed":
+        low, high = (format_bytes(round(b)) for b in (c.low, c.high))
+        return format_bytes(round(c.bytes)), f"{low} – {high}", ""
+    return f"{c.bytes:,.2f}", f"{c.low:,.2f} – {c.high:,.2f}", c.unit
 
 
 def _predictions(trials: Sequence[Trial], analysis: Analysis, number: int) -> Iterator[str]:
@@ -180,7 +193,7 @@ def _time_lines(
                 data.title = f"trial {trial.number}"
                 drawn.append(data)
         if drawn:
-            names = ", ".join(f"{d.title}: {d.summary.title or ''}" for d in drawn)
+            names = "; ".join(f"trial {t.number}: {said(t)}" for t in chosen[:_MOST_LINES])
             yield "<h2>Time lines</h2>" + figure(overlay(drawn), number)
             yield f'<p class="faint">{escaped(names)}</p>'
 
@@ -250,7 +263,7 @@ def _isolation(study: StudyRecord, analysis: Analysis) -> Iterator[str]:
                     format_bytes(b.interpreter_bytes),
                     format_bytes(b.imported_bytes),
                     format_bytes(b.loaded_bytes),
-                    format_bytes(b.spread_bytes),
+                    format_bytes(b.spread_bytes if b.repeats > 1 else None),
                     b.repeats,
                 )
                 for key, b in study.baselines.items()

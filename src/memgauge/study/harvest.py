@@ -129,7 +129,7 @@ def _ending(
         stopped = msgspec.json.decode((folder / STOPPED).read_bytes(), type=Stopped)
     except (OSError, msgspec.DecodeError):
         stopped = None
-    if result.state == "done" and recording is not None and recording.state == "lost":
+    if result.state == "done" and (recording is None or recording.state == "lost"):
         return None, None, None, None  # the sampler was killed: there is no exact peak
     if result.state == "done":
         return "done", None, None, None

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from memgauge.errors import UsageError, nearest
+from memgauge.study.database import url_of
 from memgauge.study.file import StudyFile, find, read
-from memgauge.study.ledger import Ledger, read_ledger, url_of
+from memgauge.study.ledger import Ledger
+from memgauge.study.reading import read_ledger
 from memgauge.study.records import FINISHED, StudyRecord, Trial
 from memgauge.study.runner import LEDGER, TRIALS
 

@@ -17,8 +17,9 @@ import msgspec
 
 from memgauge.errors import MissingError, UsageError, missing_extra
 from memgauge.study.harvest import OBSERVED, RESULT, RUN, STOPPED, USED
-from memgauge.study.local import Executor, Order, Running
+from memgauge.study.local import Executor
 from memgauge.study.machine import this_machine
+from memgauge.study.process import Order, Running
 from memgauge.study.runner import Runner
 from memgauge.units import MIB
 

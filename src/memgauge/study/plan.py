@@ -141,7 +141,10 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
     try:
         return msgspec.convert(plain, Training)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{error} (of a training)".replace(" - at `$.", ": `")) from None
+        what, _, place = str(error).partition(" - at `$.")
+        name = place.strip("`")
+        value = f"{name} = {plain[name]!r}: " if name in plain else f"{place}: " if place else ""
+        raise UsageError(f"{value}{what} (of a training)") from None
 
 
 def _widths(layered: dict[str, int]) -> tuple[int, ...]:

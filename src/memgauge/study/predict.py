@@ -8,7 +8,6 @@ import sys
 
 import msgspec
 
-from memgauge.errors import UsageError
 from memgauge.study.isolation import environment
 from memgauge.study.plan import Subject
 from memgauge.study.predictor import Answer, Question
@@ -23,18 +22,6 @@ class Predictor:
     def __init__(self, threads: int | None) -> None:
         self._threads = threads
         self._process: subprocess.Popen[bytes] | None = None
-
-    def misuse(self, subject: Subject) -> str | None:
-        """Return what is wrong with a training before anything is measured for it."""
-        if subject.training is None:
-            return None
-        from memgauge import training
-
-        try:
-            training.check(subject.training)
-        except UsageError as error:
-            return str(error)
-        return None
 
     def ask(self, subject: Subject, baseline: Baseline | None) -> tuple[Predicted, str | None, str | None]:
         """Return the estimate in short, as JSON, and what is wrong with the study, if something is."""

@@ -8,33 +8,31 @@ told: still running (it is taken over), ended (it is told), or gone (it is run a
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import random
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from memgauge.errors import MissingError, UsageError
-from memgauge.study import local
+from memgauge.errors import MissingError
+from memgauge.study.database import LedgerError, url_of
 from memgauge.study.design import key_of
 from memgauge.study.file import StudyFile
+from memgauge.study.forecast import Forecast, capacity, most_bytes, note_fewer, said, too_large
 from memgauge.study.harvest import harvest
-from memgauge.study.isolation import measure_baseline
-from memgauge.study.ledger import Ledger, LedgerError, url_of
-from memgauge.study.local import Executor, Limits, Local, Order
+from memgauge.study.holding import held, terminated_as_interrupted
+from memgauge.study.ledger import Ledger
+from memgauge.study.local import Executor, Local
 from memgauge.study.machine import available_bytes, this_machine
 from memgauge.study.plan import Subject, points_of, subject_of
-from memgauge.study.predict import Predictor
-from memgauge.study.records import FINISHED, Baseline, Machine, Params, Predicted, StudyRecord, Trial
+from memgauge.study.process import Limits, Order, is_alive
+from memgauge.study.records import FINISHED, Machine, Params, StudyRecord, Trial
 from memgauge.units import format_bytes
 
-LEDGER, LOCK, TRIALS = "ledger.db", "runner.lock", "trials"
+LEDGER, TRIALS = "ledger.db", "trials"
 MOST_ATTEMPTS = 3  # a trial whose process is killed by somebody so often is given up
 LEAST_DISK_BYTES = 64 * 2**20  # a run file of an hour takes a few MB; below this nothing is begun
 _LEDGER_PATIENCE_S = 60  # how long a ledger may be away before the study stops
@@ -62,7 +60,7 @@ class Runner:
         file: The study.
         folder: Where ledger, run files and report lie.
         options: How it is run this time.
-        progress: Is told what happens: a word ("baseline", "estimate", "start", "end", "note") and the runner.
+        progress: Is told what happens: a word ("data", "baseline", "estimate", "start", "end", "note") and the runner.
         executor: Who runs the trials; processes of this machine if None.
 
     Raises:
@@ -83,14 +81,12 @@ class Runner:
         self._tell = progress or (lambda _what, _runner: None)
         self._make_executor = executor
         self.trials: dict[int, Trial] = {}
-        self.baselines: dict[str, Baseline] = {}
         self.waiting: list[int] = []
         self.running: set[int] = set()
-        self.said = ""  # what a note says
+        self.said = ""  # in words, what is being done or was noted
         self.last: Trial | None = None  # the trial that ended last
         self.total = self.ended_before = 0
         self._subjects: dict[int, Subject] = {}
-        self._estimates: dict[str, tuple[Predicted, str | None]] = {}
         self._started = 0
         self._claim = f"{self.machine.name}:{self.machine.boot}:{folder.absolute()}"
 
@@ -102,14 +98,20 @@ class Runner:
         Raises:
             KeyboardInterrupt: It was interrupted; what ran is run again next time.
             LedgerError: The ledger went away and did not come back.
+            MissingError: The disk is full, or the folder cannot be written any more.
         """
         points = points_of(self.file)
-        with self._locked(), _terminated_as_interrupted():
+        with held(self.folder), terminated_as_interrupted():
             self.ledger = Ledger(url_of(self.options.ledger or self.folder / LEDGER), self.file)
             try:
                 self._begin(points)
                 self._go()
                 return self.record()
+            except OSError as error:
+                raise MissingError(
+                    f"{error.filename or self.folder} cannot be written: {error.strerror or error}; run the study "
+                    "again when it can: what is done is kept"
+                ) from error
             finally:
                 self.ledger.close()
 
@@ -121,24 +123,42 @@ class Runner:
 
     def _begin(self, points: list[Params]) -> None:
         known = self.ledger.read()
-        self.baselines = known.baselines
         threads = self.file.study.threads or max(1, self.machine.cores // self.options.jobs)
         self.threads = self.ledger.threads(threads)
         # Every subject is made before anything is written: a wrong name must not leave half a study.
         for point in points:
             subject_of(self.file, point, self.threads)
         self.executor = (self._make_executor or _local)(self)
-        self.capacity_bytes = self._capacity()
-        self._predict_all([*known.trials, *self._missing(points, known.trials)])
+        self.capacity_bytes = capacity(self.file, self.executor.capacity_bytes)
+        self.forecast = Forecast(
+            self.machine,
+            self.threads,
+            self.file.study.baselines,
+            self._subject,
+            self._say,
+            self.ledger.keep_baseline,
+        )
+        self.forecast.baselines = known.baselines
+        todo = self._to_do([*known.trials, *self._missing(points, known.trials)])
+        note_fewer(self.file, len(points), self._say)
+        self.forecast.check(todo)
+        if isinstance(self.executor, Local):  # a cluster's nodes have their own
+            self.forecast.obtain_data(todo)
+        self.forecast.make(todo)
         with self.ledger.alone():
             trials = list(self.ledger.read().trials)
             new = [*self._missing(points, trials), *self._again(trials)]
-            trials += self.ledger.add([self._with_estimate(t) for t in new])
+            trials += self.ledger.add([self.forecast.told(t) for t in new])
         self.trials = {t.number: t for t in trials}
         self.total = len(self.trials)
         self._recover()
         self.waiting = self._ordered(t for t in self.trials.values() if t.status == "waiting")
         self.ended_before = sum(t.status in FINISHED for t in self.trials.values())
+
+    def _to_do(self, trials: list[Trial]) -> list[Trial]:
+        if self.options.repeat_disturbed or self.options.retry_failed:
+            return trials
+        return [t for t in trials if t.status in ("waiting", "running")]
 
     def _missing(self, points: list[Params], known: list[Trial]) -> list[Trial]:
         """Return the trials of the design that the ledger does not have yet."""
@@ -187,23 +207,23 @@ class Runner:
                 return
             self.waiting.remove(number)
             trial = self.trials[number]
-            too_large = self._too_large(trial)
-            if too_large is None:
+            refusal = too_large(trial.predicted, self.capacity_bytes)
+            if refusal is None:
                 self._refuse_full_disk()
             claimed = msgspec.structs.replace(
                 trial,
                 status="running",
-                attempts=trial.attempts + (too_large is None),
+                attempts=trial.attempts + (refusal is None),
                 began_unix_ns=time.time_ns(),
                 claim=self._claim,
             )
             if not self._patiently(lambda claimed=claimed: self.ledger.claim(claimed)):  # type: ignore[misc]
                 continue  # another machine has it
             self.trials[number] = claimed
-            if too_large is not None:
+            if refusal is not None:
                 self._finish(
                     msgspec.structs.replace(
-                        claimed, status="does-not-fit", cause=too_large, ended_unix_ns=time.time_ns()
+                        claimed, status="does-not-fit", cause=refusal, ended_unix_ns=time.time_ns()
                     )
                 )
                 continue
@@ -216,13 +236,13 @@ class Runner:
         self.running.discard(number)
         trial = self.trials[number]
         machine = self._machine_of(number)
-        baseline = self._baseline_of(trial, machine)
+        baseline = self.forecast.baseline_of(self._subject(trial), machine)
         found = harvest(trial, self.folder_of(number), machine, baseline, jobs=self.executor.jobs)
         if found is None and trial.attempts >= MOST_ATTEMPTS:
             found = msgspec.structs.replace(
                 trial,
                 status="failed",
-                error=f"its process was killed {trial.attempts} times, by what is not known",
+                error=f"its process or its monitor was killed {trial.attempts} times, by what is not known",
                 machine=machine,
                 ended_unix_ns=time.time_ns(),
             )
@@ -253,60 +273,7 @@ class Runner:
             run.set_document("trial", msgspec.json.encode(trial).decode())
             run.set_document("machine", msgspec.json.encode(trial.machine).decode())
 
-    # ---------------------------------------------------------------- estimates, order, room
-
-    def _predict_all(self, trials: list[Trial]) -> None:
-        """Measure the baselines of all environments and estimate all trials that are still to run."""
-        todo = [t for t in trials if t.status in ("waiting", "running")]
-        if self.options.repeat_disturbed or self.options.retry_failed:
-            todo = trials
-        unique: dict[str, Trial] = {}
-        for trial in todo:
-            unique.setdefault(key_of(trial.params), trial)
-        self.to_estimate, self.estimated = len(unique), 0
-        with contextlib.closing(Predictor(self.threads)) as predictor:
-            for key, trial in unique.items():
-                if trial.predicted is not None and trial.number >= 0:
-                    self._estimates[key] = (trial.predicted, None)
-                    self.estimated += 1
-                    continue
-                subject = subject_of(self.file, trial.params, self.threads)
-                if predictor.misuse(subject) is None:
-                    self._measure_baseline(subject)
-                baseline = self.baselines.get(self._key(subject, self.machine))
-                predicted, whole, misuse = predictor.ask(subject, baseline)
-                if misuse is not None:
-                    raise UsageError(f"{_said(trial)}: {misuse}")
-                self._estimates[key] = (predicted, whole)
-                self.estimated += 1
-                self._tell("estimate", self)
-
-    def _measure_baseline(self, subject: Subject) -> None:
-        key = self._key(subject, self.machine)
-        if key in self.baselines or not self.file.study.baselines:
-            return
-        self.said = f"baseline of {subject.environment}"
-        self._tell("baseline", self)
-        found = measure_baseline(subject, self.file.study.baselines)
-        if isinstance(found, str):
-            last = found.strip().splitlines()[-1:] or [""]
-            self.note(f"the baseline of {subject.environment} could not be measured: {last[0]}")
-            return
-        self.baselines[key] = found
-        self.ledger.keep_baseline(key, found)
-
-    def _key(self, subject: Subject, machine: Machine) -> str:
-        return f"{machine.name}: {subject.environment}, {self.threads} threads"
-
-    def _baseline_of(self, trial: Trial, machine: Machine) -> Baseline | None:
-        return self.baselines.get(self._key(self._subject(trial), machine))
-
-    def _with_estimate(self, trial: Trial) -> Trial:
-        predicted, _ = self._estimates.get(key_of(trial.params), (None, None))
-        key = self._key(self._subject(trial), self.machine)
-        return msgspec.structs.replace(
-            trial, predicted=predicted, baseline=key if key in self.baselines else None
-        )
+    # ---------------------------------------------------------------- orders and room
 
     def _subject(self, trial: Trial) -> Subject:
         if trial.number < 0:
@@ -318,7 +285,6 @@ class Runner:
     def order_of(self, number: int) -> Order:
         """Return what an executor is told of a trial."""
         trial = self.trials[number]
-        _, whole = self._estimates.get(key_of(trial.params), (None, None))
         subject = self._subject(trial)
         record, torch = (
             self.file.study.record,
@@ -335,32 +301,13 @@ class Runner:
             observe=torch
             and subject.device == "cpu"
             and bool({"peak_allocated_bytes", "peak_requested_bytes"} & set(record)),
-            estimate=whole,
-            title=f"{self.file.study.name}, trial {number}: {_said(trial)}",
-            memory_bytes=_most(trial.predicted) or 0,
+            estimate=self.forecast.document(trial),
+            title=f"{self.file.study.name}, trial {number}: {said(trial)}",
+            memory_bytes=most_bytes(trial.predicted) or 0,
             cores=self.threads or 1,
         )
 
-    def _capacity(self) -> int | None:
-        limits = [b for b in (self.file.limits.memory_bytes, self.executor.capacity_bytes) if b is not None]
-        return min(limits) if limits and self.file.study.device == "cpu" else None
-
-    def _too_large(self, trial: Trial) -> str | None:
-        """Return why a trial cannot fit, by its estimate; None if it may."""
-        predicted, capacity = trial.predicted, self.capacity_bytes
-        if predicted is None or capacity is None:
-            return None
-        least = (
-            predicted.host_low_bytes if predicted.host_low_bytes is not None else predicted.allocated_bytes
-        )
-        if least is None or least <= capacity:
-            return None
-        return (
-            f"predicted {format_bytes(predicted.host_expected_bytes or least)}, at least {format_bytes(least)}; "
-            f"there are {format_bytes(capacity)}"
-        )
-
-    def _ordered(self, trials: Iterator[Trial] | Any) -> list[int]:
+    def _ordered(self, trials: Iterable[Trial]) -> list[int]:
         """Return the order in which trials run: whole rounds of repeats, each the cheapest first or shuffled."""
         found = list(trials)
         if self.file.study.order == "random":
@@ -368,7 +315,7 @@ class Runner:
             shuffled = {t.number: source.random() for t in sorted(found, key=lambda t: t.number)}
             found.sort(key=lambda t: (t.repeat, shuffled[t.number]))
         else:
-            found.sort(key=lambda t: (t.repeat, _most(t.predicted) or 0, t.number))
+            found.sort(key=lambda t: (t.repeat, most_bytes(t.predicted) or 0, t.number))
         return [t.number for t in found]
 
     def folder_of(self, number: int) -> Path:
@@ -390,7 +337,7 @@ class Runner:
                 self.note(f"trial {number} is claimed by {where}; --take-over runs it here if that is gone")
                 continue
             folder = self.folder_of(number)
-            if local.is_alive(folder) and isinstance(self.executor, Local):
+            if is_alive(folder) and isinstance(self.executor, Local):
                 self.executor.adopt(self.order_of(number), folder)
                 self.running.add(number)
                 self.note(f"trial {number} still runs; its end is awaited")
@@ -408,8 +355,11 @@ class Runner:
 
     def note(self, text: str) -> None:
         """Tell something that happened."""
+        self._say("note", text)
+
+    def _say(self, what: str, text: str) -> None:
         self.said = text
-        self._tell("note", self)
+        self._tell(what, self)
 
     def _patiently(self, action: Callable[[], Any]) -> Any:
         """Do something with the ledger; wait for it if it is away for a while."""
@@ -433,60 +383,8 @@ class Runner:
                 "the study again: what is done is kept"
             )
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UsageError(f"{self.folder} cannot be used: {error.strerror}") from error
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "another process"
-                raise UsageError(
-                    f"{self.folder} is in use: process {holder} runs this study; wait for it, or --out another folder"
-                ) from None
-            with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, b"%d" % os.getpid(), 0)
-            yield
-        finally:
-            os.close(lock)
-
 
 def _local(runner: Runner) -> Executor:
     available = available_bytes()
     room = None if available is None else int(available * _SHARE_OF_MEMORY)
     return Local(runner.options.jobs, runner.machine.cores, room, runner.machine.memory_bytes)
-
-
-def _most(predicted: Predicted | None) -> int | None:
-    if predicted is None:
-        return None
-    return predicted.host_high_bytes or predicted.allocated_bytes
-
-
-def _said(trial: Trial) -> str:
-    return ", ".join(f"{name}={value}" for name, value in trial.params.items())
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a study as Ctrl-C does: in order, and to be resumed."""
-    before = {}
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, interrupt)
-    except ValueError:  # not the main thread: whoever started it looks after signals
-        pass
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

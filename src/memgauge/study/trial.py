@@ -107,7 +107,11 @@ def _train(job: Job, subject: Subject, writer: _Writer) -> None:
     assert subject.training is not None
     result = writer.result
     if job.kind == "baseline":
-        training.baseline(subject.training)
+
+        def imported() -> None:
+            result.imported_bytes = resident_bytes()
+
+        training.baseline(subject.training, imported)
         result.loaded_bytes = resident_bytes()
         result.has_dynamo = "torch._dynamo" in sys.modules
         return

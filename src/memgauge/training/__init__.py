@@ -1,6 +1,7 @@
 """What a trial of a study trains: one description, the same for every framework.
 
     check(training)       raise before anything runs if it cannot be done
+    obtain(training)      download or generate its data, and hold the files against their checksums
     workload(training)    the same step for the estimator, where there is one
     train(training)       really train, in this process, with marks for a recording
     baseline(training)    import and load, build nothing: what a trial takes before its network
@@ -11,7 +12,7 @@ each by the module that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -124,6 +125,30 @@ def check(training: Training) -> None:
     check_training(training)
 
 
+def obtain(training: Training, say: Callable[[str], None] | None = None) -> str | None:
+    """Have the files of a training's data set here: downloaded or generated if need be, read once for their checksums.
+
+    Args:
+        training: What is to be trained.
+        say: Is told what takes long.
+
+    Returns:
+        Where the data are if they are generated in the place of real ones, else None.
+
+    Raises:
+        UsageError: The files are missing, or the disk is too small.
+        FileFormatError: A file is damaged, or has a wrong checksum.
+    """
+    from memgauge.data.catalogue import describe
+    from memgauge.data.files import locate
+
+    what = describe(training.data)
+    if not what.files:
+        return None
+    found = locate(what, training.data_dir, say)
+    return found.source if found.synthetic else None
+
+
 def workload(training: Training) -> Workload | None:
     """Return what the estimator gets, with the very step that `train` runs; None where `no_estimate_reason` says why.
 
@@ -158,15 +183,15 @@ def train(training: Training) -> Outcome:
     return run(training)
 
 
-def baseline(training: Training) -> None:
-    """Import the framework and load the data as `train` does, and build nothing.
+def baseline(training: Training, imported: Callable[[], None] = lambda: None) -> None:
+    """Import the framework and load the data as `train` does, and build nothing; `imported` is called between the two.
 
     The data stay loaded until the process ends, so that its resident size can be read afterwards.
     """
     from memgauge.training.preparing import prepare
 
     check(training)
-    _kept.append(prepare(training))
+    _kept.append(prepare(training, imported))
 
 
 _kept: list[object] = []
@@ -180,6 +205,7 @@ __all__ = [
     "baseline",
     "check",
     "no_estimate_reason",
+    "obtain",
     "train",
     "workload",
 ]

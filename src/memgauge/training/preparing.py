@@ -26,12 +26,18 @@ _DISTRIBUTIONS = {
 }
 
 
-def prepare(training: Training) -> tuple[ModuleType, DataSet]:
-    """Return the module of the framework's loop and the loaded data, each made in a phase of its own."""
+def prepare(training: Training, imported: Callable[[], None] = lambda: None) -> tuple[ModuleType, DataSet]:
+    """Return the module of the framework's loop and the loaded data, each made in a phase of its own.
+
+    Args:
+        training: What is to be trained.
+        imported: Called between the two.
+    """
     with phase("import"):
         if training.framework == "keras":
             set_tensorflow_up(training)
         loop = importlib.import_module(_LOOPS[training.framework])
+    imported()
     with phase("load data"):
         data = load(training.data, training.data_dir, training.data_access)
     return loop, data

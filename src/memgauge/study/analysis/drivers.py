@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import importlib.util
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,15 @@ from typing import Any
 
 from memgauge.errors import MissingError, missing_extra
 from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis, Importance, Mechanism
+from memgauge.study.analysis.words import (
+    by_value,
+    conclusion,
+    effect,
+    gathered,
+    of_figure,
+    of_status,
+    percent,
+)
 from memgauge.study.design import key_of
 from memgauge.study.records import FIGURES, StudyRecord, Trial
 from memgauge.units import format_bytes
@@ -61,17 +70,16 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
     Raises:
         MissingError: scikit-learn or statsmodels is not installed.
     """
-    try:
-        import sklearn  # noqa: F401
-        import statsmodels  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing_extra(str(error.name), "study") from error
+    # Imported where there is enough to fit only, since that takes seconds.
+    for package in ("sklearn", "statsmodels"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, "study")
     trials = usable(study)
     machines = tuple(dict.fromkeys(machine_name(t) for t in trials if t.machine is not None))
     wanted = figures if figures is not None else _wanted(study, trials)
     explained = tuple(_figure(study, trials, name, len(machines) > 1, seed) for name in wanted)
-    warnings = list(dict.fromkeys(w for f in explained for w in f.warnings))
     status: Counter[str] = Counter(t.status for t in study.trials)
+    remarks = tuple(of_status(status))
     return Analysis(
         study=study.name,
         trials=len(study.trials),
@@ -80,8 +88,9 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
         disturbed=sum(t.is_disturbed for t in trials),
         figures=explained,
         agreement=tuple(_agreements(trials)),
-        conclusion=tuple(_conclusion(explained, status)),
-        warnings=tuple(warnings),
+        conclusion=tuple(conclusion(explained, remarks)),
+        remarks=remarks,
+        warnings=tuple(gathered(explained)),
     )
 
 
@@ -134,8 +143,10 @@ def _figure(
     }
     columns = columns_of([*measured, *censored], by_machine)
     if len(measured) < LEAST_TRIALS or not columns:
-        said = f"{len(measured)} trials are too few to say what drives {title}; {LEAST_TRIALS} are the least"
-        return FigureAnalysis(**base, warnings=(said,), conclusion=(said,))
+        few = "1 trial is" if len(measured) == 1 else f"{len(measured)} trials are"
+        said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
+        medians = tuple(by_value(title, columns_of(measured, by_machine), values))
+        return FigureAnalysis(**base, conclusion=(said, *medians))
     mechanisms = tuple(_mechanisms(measured, censored, name))
     if not np.ptp(values) > 0 and not censored:
         said = f"{title} is {format_bytes(int(values[0]))} in every trial: nothing that was varied moves it"
@@ -189,7 +200,7 @@ def _explained(
                 low=float(low),
                 high=float(high),
                 verdict=verdict,
-                words=_words(f.name, share, float(low), float(high), floor, verdict, int(np.ptp(mean))),
+                words=effect(f.name, share, float(low), float(high), floor, verdict, int(np.ptp(mean))),
                 effect_bytes=int(np.ptp(mean)),
                 values=tuple(f.levels[i] for i in found.places[j]),
                 curve_bytes=tuple(int(v) for v in mean),
@@ -202,17 +213,17 @@ def _explained(
     title = base["title"]
     if is_small:
         warnings.append(
-            f"{title}: {n} trials for {len(features)} parameters are a small design; {wanted} would be enough to "
+            f"{n} trials for {len(features)} parameters are a small design; {wanted} would be enough to "
             "trust what is not named"
         )
     if explained < 0.5:
         warnings.append(
-            f"{title}: the parameters explain {_percent(max(explained, 0))} of what differs between left-out trials; "
+            f"the parameters explain {percent(max(explained, 0))} of what differs between left-out trials; "
             "the rest is noise, or something that was not varied"
         )
     if censored:
         warnings.append(
-            f"{title}: {censored} trials are only known to lie above their limit; they enter with the value expected "
+            f"{censored} trials are only known to lie above their limit; they enter with the value expected "
             "above it, so shares of what drives memory up are rather too low"
         )
     return FigureAnalysis(
@@ -221,7 +232,7 @@ def _explained(
         anova=table,
         mechanisms=mechanisms,
         warnings=tuple(warnings),
-        conclusion=tuple(_figure_words(title, rows, floor, mechanisms)),
+        conclusion=tuple(of_figure(title, rows, floor, mechanisms)),
     )
 
 
@@ -315,74 +326,6 @@ def _agreements(trials: list[Trial]) -> Iterable[Agreement]:
                 highest_error=max(errors),
                 inside_range=sum(inside) / len(inside) if inside else None,
             )
-
-
-def _percent(share: float) -> str:
-    """Return a share of the variance as people read it.
-
-    >>> _percent(0.8281), _percent(0.0031), _percent(0.00001)
-    ('83 %', '0.3 %', '0.00 %')
-    """
-    percent = 100 * share
-    return (
-        f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2f} %"
-    )
-
-
-def _words(
-    name: str, share: float, low: float, high: float, floor: float, verdict: str, effect_bytes: int
-) -> str:
-    about = f"{_percent(share)} of the variance ({_percent(low)} to {_percent(high)}; noise reaches {_percent(floor)})"
-    if verdict == "driver":
-        return f"{name}: drives it, {about}, {format_bytes(effect_bytes)} from end to end"
-    if verdict == "little":
-        return f"{name}: hardly any effect, {about}, {format_bytes(effect_bytes)} from end to end"
-    if verdict == "undecided":
-        return f"{name}: cannot be told from noise here, {about}; more trials would tell"
-    half = (high - low) / 2
-    return f"{name}: no effect beyond noise ({100 * share:.1f} ± {100 * half:.1f} %)"
-
-
-def _figure_words(
-    title: str, rows: list[Importance], floor: float, mechanisms: Sequence[Mechanism]
-) -> Iterable[str]:
-    drivers = [r for r in rows if r.verdict == "driver"]
-    if drivers:
-        yield f"{title} is driven by {_listed([f'{r.name} ({_percent(r.share)})' for r in drivers])}."
-    else:
-        yield f"{title}: nothing that was varied stands out from noise, which reaches {_percent(floor)}."
-    for row in rows:
-        if row.verdict != "driver":
-            yield row.words + "."
-    for m in mechanisms:
-        parts = [
-            f"{c.bytes:.2f} ({c.low:.2f} to {c.high:.2f}) {c.unit}"
-            for c in m.coefficients
-            if c.name != "fixed"
-        ]
-        fixed = next((c for c in m.coefficients if c.name == "fixed"), None)
-        start = f"{format_bytes(round(fixed.bytes))} fixed + " if fixed else ""
-        where = "" if m.group == "all trials" else f" with {m.group}"
-        explained = math.floor(m.explained * 1000) / 10
-        yield (
-            f"{title}{where} = {start}{' + '.join(parts)}; this explains {explained:.1f} % of it, "
-            f"± {format_bytes(m.residual_bytes)}."
-        )
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _conclusion(figures: Sequence[FigureAnalysis], status: Counter[str]) -> Iterable[str]:
-    for figure in figures:
-        yield from figure.conclusion
-    if status["out-of-memory"]:
-        yield f"{status['out-of-memory']} trials ran out of memory: their peaks lie above the limit."
-    if status["does-not-fit"]:
-        yield f"{status['does-not-fit']} trials were predicted not to fit and were not run."
-    if status["failed"]:
-        yield f"{status['failed']} trials failed; their errors are in the table."
 
 
 __all__ = ["MissingError", "analyse", "columns_of", "machine_name", "usable"]

@@ -101,5 +101,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
     disturbed: int
     figures: tuple[FigureAnalysis, ...]
     agreement: tuple[Agreement, ...]
-    conclusion: tuple[str, ...]
+    conclusion: tuple[str, ...]  # of all figures, and the remarks
+    remarks: tuple[str, ...]  # what became of trials that are not done
     warnings: tuple[str, ...]
