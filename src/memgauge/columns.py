@@ -44,9 +44,13 @@ def pack(times_us: Sequence[int], columns: Iterable[Column]) -> bytes:
     count = sum(len(column.values) for column in kept)
     head = [_HEAD.pack(len(kept), len(times_us), count)]
     head += [_ENTRY.pack(column.series, column.first, len(column.values)) for column in kept]
-    differences = array("q", _differences(times_us))
+    joined, starts = array("q", times_us), []
     for column in kept:
-        differences.extend(_differences(column.values))
+        starts.append(len(joined))
+        joined.extend(column.values)
+    differences = array("q", map(sub, joined, chain((0,), joined)))  # in one pass: there may be many columns
+    for start in starts:
+        differences[start] = joined[start]
     if sys.byteorder == "big":
         differences.byteswap()
     raw = differences.tobytes()
@@ -82,7 +86,3 @@ def unpack(blob: bytes) -> Chunk:
         raise ValueError(f"a chunk of samples is damaged: {error}") from error
     except Exception as error:  # struct.error, and whatever odd lengths lead to
         raise ValueError(f"a chunk of samples is damaged: {error}") from error
-
-
-def _differences(values: Sequence[int]) -> Iterable[int]:
-    return map(sub, values, chain((0,), values))

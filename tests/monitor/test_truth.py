@@ -110,7 +110,8 @@ for i in range(3): os.wait()
     assert peaks["tree, sum of RSS"].bytes > 800 * MIB
     # Processes are read one after the other: a reading while they still take pages may count some twice.
     assert any(200 * MIB < total < 300 * MIB for total in shares)
-    assert max(shares) < 400 * MIB
+    # At worst each one is read when only those before it have the pages: 200 · (1 + 1/2 + 1/3 + 1/4) MiB.
+    assert max(shares) < 440 * MIB
     assert "shared pages counted in each process" in peaks["tree, sum of RSS"].instrument
 
 

@@ -42,6 +42,7 @@ from memgauge.storage import RunWriter
 FLUSH_NS = 800_000_000  # a killed sampler loses what came after the last flush
 CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over less than ten it says little
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
+DEAF_NS = 100_000_000  # how long events may wait after some that were about strangers only
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
 _LONGEST_UNWRITTEN_S = 60
 _SEE_OFF_S = 0.3  # how long those may take that end with the command
@@ -281,8 +282,7 @@ class Sampler:
         if stop_fd is not None:
             waiting.append(stop_fd)
         events = self._tree.events.socket if self._tree.events is not None else None
-        if events is not None:
-            waiting.append(events)
+        deaf_until_ns = 0  # events of strangers wake nobody up to here
         paces, monotonic = self._paces, time.monotonic_ns
         start = monotonic()
         flush_ns = drain_ns = start + FLUSH_NS // 4
@@ -298,10 +298,16 @@ class Sampler:
                     until = pace.due_ns
             if drain_ns < until and self._listener.is_used():
                 until = drain_ns
-            ready = select.select(waiting, (), (), max(0, until - monotonic()) / 1e9)[0]
+            hearing = waiting
+            if events is not None:
+                if deaf_until_ns <= monotonic():
+                    hearing = [*waiting, events]
+                else:
+                    until = min(until, deaf_until_ns)
+            ready = select.select(hearing, (), (), max(0, until - monotonic()) / 1e9)[0]
             if ready:
-                if events is not None and events in ready:
-                    self._hear_events()
+                if events is not None and events in ready and not self._hear_events():
+                    deaf_until_ns = min(paces[0].due_ns, monotonic() + DEAF_NS)
                 if self._signals.fd in ready:
                     self._take_signals()
                 if any(bell in ready for bell in doorbells):
@@ -403,7 +409,7 @@ class Sampler:
         """Return whether it is the command, not waited for: its first thread may be over before the others."""
         return self._job is not None and process is self._root and process.pid not in self._statuses
 
-    def _hear_events(self) -> None:
+    def _hear_events(self) -> bool:
         def ended(process: Tracked, status: int | None) -> None:
             if process is self._root and self._job is not None:
                 return  # the command is waited for
@@ -412,7 +418,7 @@ class Sampler:
             if status is None or process.is_over():  # else it has a moment left, or other threads
                 self._lose([process], self._clock.now_us())
 
-        self._tree.hear(self._renamed, ended)
+        return self._tree.hear(self._renamed, ended)
 
     def _renamed(self, process: Tracked) -> None:
         try:

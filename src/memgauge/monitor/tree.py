@@ -151,8 +151,10 @@ class Tree:
                 self._strangers.add(pid)
         self.adopt()
 
-    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> None:
+    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> bool:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.
+
+        Returns whether anything was about the tree; they tell of the whole machine.
 
         Args:
             exec_: Is called with a process that has become another program.
@@ -160,9 +162,11 @@ class Tree:
                 with None if its number belongs to another process by now.
         """
         if self.events is None:
-            return
+            return False
         events, complete = self.events.read()
+        concerned = not complete
         for what, pid, other in events:
+            concerned |= pid in self.live or other in self.live or pid in self._ghosts or other == self._own
             if what == FORK:  # of a child `pid` by `other`
                 is_ours = other in self.live or other in self._ghosts or other == self._own
                 if pid in self.live and self.live[pid].is_over():
@@ -181,6 +185,7 @@ class Tree:
             for process in list(self.live.values()):
                 for child in self._children_of(process, True):
                     self.add(child, CHILDREN)
+        return concerned
 
     def drop(self, process: Tracked) -> None:
         """Follow a process no more."""

@@ -34,6 +34,7 @@ class Lane:
         self.times_us: array[int] = array("q")
         self.open: dict[int, list[Any]] = {}  # series -> [index of its first tick, values]
         self.row: int | None = None  # id of the chunk in the file, once it was written
+        self.written = 0  # ticks that the chunk in the file has
 
     def column(self, series: int) -> array[int]:
         """Return the array to append a series' values to, one per tick from the coming tick on."""
@@ -63,7 +64,7 @@ class Lane:
     def seal(self) -> None:
         """Begin a new chunk; the arrays stay the same objects, so that who appends need not know."""
         del self.times_us[:]
-        self.row = None
+        self.row, self.written = None, 0
         self.open = {s: entry for s, entry in self.open.items() if len(entry) == 2}
         for entry in self.open.values():
             entry[0] = 0
@@ -228,6 +229,7 @@ class RunWriter:
             raise OSError(_why(self.path, error)) from error
         self._pending.clear()
         for lane in self.lanes.values():
+            lane.written = len(lane.times_us)
             if lane.is_full():
                 lane.seal()
 
@@ -263,7 +265,7 @@ class RunWriter:
 
     def _write_chunk(self, lane: Lane) -> None:
         times = lane.times_us
-        if not times:
+        if len(times) == lane.written:
             return
         row = lane.row or self._last["chunk"] + 1
         values = (row, lane.name, times[0], times[-1], len(times), lane.packed())
