@@ -123,7 +123,10 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 reason=row.reason,
             )
     yield from _sampled(
-        "tree, sum of PSS", pss, "smaps_rollup, one process after the other: shared pages counted once"
+        "tree, sum of PSS",
+        pss,
+        "smaps_rollup, one process after the other: shared pages counted once",
+        kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
     )
     yield from _sampled("tree, sum of RSS", rss, "statm: shared pages counted in each process")
     yield from _sampled("system used", used, "meminfo: total − free − buffers − cached")
@@ -158,7 +161,7 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
             )
 
 
-def _sampled(name: str, sums: Sums, instrument: str) -> Iterator[PeakOf]:
+def _sampled(name: str, sums: Sums, instrument: str, kind: str = "lower bound") -> Iterator[PeakOf]:
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
@@ -169,7 +172,7 @@ def _sampled(name: str, sums: Sums, instrument: str) -> Iterator[PeakOf]:
         yield PeakOf(
             name=name,
             bytes=sums.total[place],
-            kind="lower bound",
+            kind=kind,
             instrument=instrument,
             reason=f"highest sample{every}",
             at_us=sums.times_us[place],
