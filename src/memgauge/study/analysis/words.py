@@ -24,6 +24,15 @@ def percent(share: float) -> str:
     return f"{found:.0f} %" if found >= 10 else f"{found:.1f} %" if found >= 0.1 else f"{found:.2f} %"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "trial"), count(3, "trial")
+    ('1 trial', '3 trials')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def effect(
     name: str, share: float, low: float, high: float, floor: float, verdict: str, effect_bytes: int
 ) -> str:
