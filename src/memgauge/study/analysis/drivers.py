@@ -233,7 +233,10 @@ def _explained(
         anova=table,
         mechanisms=mechanisms,
         warnings=tuple(warnings),
-        conclusion=tuple(of_figure(title, rows, floor, mechanisms)),
+        conclusion=(
+            *of_figure(title, rows, floor, mechanisms),
+            *(by_value(title, columns, values) if is_small else ()),
+        ),
     )
 
 

@@ -89,8 +89,8 @@ def by_value(title: str, columns: Mapping[str, Sequence[Any]], values: Sequence[
         for key, value in zip(column, values, strict=True):
             found.setdefault("none" if key is None else key, []).append(value)
         if 1 < len(found) <= _MOST_VALUES and len(found) < len(values):
-            medians = [f"{key} {format_bytes(int(statistics.median(v)))}" for key, v in found.items()]
-            yield f"{title}, median by {name}: {', '.join(medians)}."
+            medians = [f"{key}: {format_bytes(int(statistics.median(v)))}" for key, v in found.items()]
+            yield f"{title}, median by {name}; {', '.join(medians)}."
 
 
 def _listed(names: Sequence[str]) -> str:
