@@ -221,3 +221,19 @@ def test_a_warning_that_all_figures_share_is_given_once_and_each_line_names_its_
     assert len(small) == 1 and small[0].startswith("all figures: 20 trials for 5 parameters")
     titles = {f.title for f in found.figures}
     assert all(any(line.startswith(t) for t in titles) for line in found.conclusion)
+
+
+def test_names_that_look_like_numbers_are_drawn_as_names() -> None:
+    from memgauge.report.study_figures import against_parameters, parallel
+
+    rows: list[tuple[Params, float]] = [
+        ({"widths": (64, 2**i), "rate": 10.0**-i}, 3e8 + 1e6 * i) for i in range(1, 11)
+    ]
+    study = made(rows)
+    (figure,) = analyse(study, [FIGURE]).figures
+    drawn = against_parameters(study.trials, figure).to_dict()
+    kinds = {drawn["layout"][f"xaxis{n or ''}"].get("type") for n in ("", 2)}
+    assert kinds == {"category", "log"}
+    axes = {d["label"]: d for d in parallel(study.trials, FIGURE).to_dict()["data"][0]["dimensions"]}
+    assert "64,2" in axes["widths"]["ticktext"]
+    assert min(axes["rate"]["values"]) == -10  # orders of magnitude
