@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -195,3 +196,44 @@ def test_predicted_against_measured_is_told() -> None:
     )
     (agreement,) = analyse(study).agreement
     assert agreement.inside_range == 1.0 and agreement.median_error == pytest.approx(6 / 1004, abs=1e-4)
+
+
+def test_few_trials_get_medians_and_no_claim() -> None:
+    rows: list[tuple[Params, float]] = [
+        ({"framework": f, "batch_size": b}, 2**20 * (300 + 10 * b + (500 if f == "keras" else 0)))
+        for f in ("torch", "keras")
+        for b in (1, 2)
+    ]
+    found = analyse(made(rows), [FIGURE])
+    assert found.warnings == () and not found.figures[0].importances
+    assert "4 trials are too few" in found.conclusion[0]
+    assert found.conclusion[1].endswith("median by framework; torch: 315.0 MiB, keras: 815.0 MiB.")
+
+
+def test_a_warning_that_all_figures_share_is_given_once_and_each_line_names_its_figure() -> None:
+    study = known_truth(0, n=20)
+    both = [
+        msgspec.structs.replace(t, figures={FIGURE: t.figures[FIGURE], "peak_pss_bytes": t.figures[FIGURE]})
+        for t in study.trials
+    ]
+    found = analyse(StudyRecord(name="made", file={}, trials=both), [FIGURE, "peak_pss_bytes"])
+    small = [w for w in found.warnings if "small design" in w]
+    assert len(small) == 1 and small[0].startswith("all figures: 20 trials for 5 parameters")
+    titles = {f.title for f in found.figures}
+    assert all(any(line.startswith(t) for t in titles) for line in found.conclusion)
+
+
+def test_names_that_look_like_numbers_are_drawn_as_names() -> None:
+    from memgauge.report.study_figures import against_parameters, parallel
+
+    rows: list[tuple[Params, float]] = [
+        ({"widths": (64, 2**i), "rate": 10.0**-i}, 3e8 + 1e6 * i) for i in range(1, 11)
+    ]
+    study = made(rows)
+    (figure,) = analyse(study, [FIGURE]).figures
+    drawn = against_parameters(study.trials, figure).to_dict()
+    kinds = {drawn["layout"][f"xaxis{n or ''}"].get("type") for n in ("", 2)}
+    assert kinds == {"category", "log"}
+    axes = {d["label"]: d for d in parallel(study.trials, FIGURE).to_dict()["data"][0]["dimensions"]}
+    assert "64,2" in axes["widths"]["ticktext"]
+    assert min(axes["rate"]["values"]) == -10  # orders of magnitude

@@ -24,7 +24,7 @@ h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size
 p { margin: 4px 0; } .faint { color: var(--faint); } .warn { color: var(--warn); }
 table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); } td.number { text-align: right; white-space: nowrap; }
+  border-bottom: 1px solid var(--line); } td.number, th.number { text-align: right; white-space: nowrap; }
 td { white-space: nowrap; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
 """
 
@@ -49,7 +49,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, long: str
         rows: The cells, as they are.
         long: The name of the column whose text may break anywhere.
     """
-    head = "".join(f"<th>{escaped(name.rstrip())}</th>" for name in columns)
+    head = "".join(
+        f'<th class="{"number" if name.endswith(" ") else ""}">{escaped(name.rstrip())}</th>'
+        for name in columns
+    )
     kinds = ["number" if name.endswith(" ") else "long" if name == long else "" for name in columns]
     body = []
     for row in rows:

@@ -13,6 +13,7 @@ from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis,
 from memgauge.study.analysis.words import (
     by_value,
     conclusion,
+    count,
     effect,
     gathered,
     of_figure,
@@ -143,7 +144,7 @@ def _figure(
     }
     columns = columns_of([*measured, *censored], by_machine)
     if len(measured) < LEAST_TRIALS or not columns:
-        few = "1 trial is" if len(measured) == 1 else f"{len(measured)} trials are"
+        few = f"{count(len(measured), 'trial')} {'is' if len(measured) == 1 else 'are'}"
         said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
         medians = tuple(by_value(title, columns_of(measured, by_machine), values))
         return FigureAnalysis(**base, conclusion=(said, *medians))
@@ -213,7 +214,7 @@ def _explained(
     title = base["title"]
     if is_small:
         warnings.append(
-            f"{n} trials for {len(features)} parameters are a small design; {wanted} would be enough to "
+            f"{n} trials for {count(len(features), 'parameter')} are a small design; {wanted} would be enough to "
             "trust what is not named"
         )
     if explained < 0.5:
@@ -232,7 +233,10 @@ def _explained(
         anova=table,
         mechanisms=mechanisms,
         warnings=tuple(warnings),
-        conclusion=tuple(of_figure(title, rows, floor, mechanisms)),
+        conclusion=(
+            *of_figure(title, rows, floor, mechanisms),
+            *(by_value(title, columns, values) if is_small else ()),
+        ),
     )
 
 

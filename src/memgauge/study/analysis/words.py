@@ -24,6 +24,15 @@ def percent(share: float) -> str:
     return f"{found:.0f} %" if found >= 10 else f"{found:.1f} %" if found >= 0.1 else f"{found:.2f} %"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "trial"), count(3, "trial")
+    ('1 trial', '3 trials')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def effect(
     name: str, share: float, low: float, high: float, floor: float, verdict: str, effect_bytes: int
 ) -> str:
@@ -80,8 +89,8 @@ def by_value(title: str, columns: Mapping[str, Sequence[Any]], values: Sequence[
         for key, value in zip(column, values, strict=True):
             found.setdefault("none" if key is None else key, []).append(value)
         if 1 < len(found) <= _MOST_VALUES and len(found) < len(values):
-            medians = [f"{key} {format_bytes(int(statistics.median(v)))}" for key, v in found.items()]
-            yield f"{title}, median by {name}: {', '.join(medians)}."
+            medians = [f"{key}: {format_bytes(int(statistics.median(v)))}" for key, v in found.items()]
+            yield f"{title}, median by {name}; {', '.join(medians)}."
 
 
 def _listed(names: Sequence[str]) -> str:
