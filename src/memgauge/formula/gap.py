@@ -342,7 +342,8 @@ def _uncounted(items: _Items, live: set[int], storages: Mapping[int, _Storage], 
     for number in live:
         category, made = trace.categories[number], storages[number].made
         if category in names:
-            items.add(category.value, names[category], made.requested_bytes, made.operator or made.layer)
+            part = made.operator or made.layer or "kept by a library"
+            items.add(category.value, names[category], made.requested_bytes, part)
 
 
 def _sorted(items: _Items) -> tuple[GapItem, ...]:
