@@ -33,7 +33,7 @@ PLACEMENT_SPREAD, CONVOLVED_SPREAD = 0.04, 0.05
 PLACEMENT_BYTES = 20 * MIB
 # Half-width of the least capacity, as a share of it: workspaces and cached blocks give way, so that
 # what remains is close to what is allocated. Within it lie all but one of the verdicts of the build half
-# of timm's largest batches (docs/accuracy.md).
+# of timm's largest batches; it was set while those of the report half were in sight (docs/accuracy.md).
 LEAST_SPREAD = 0.03
 # The search for the least capacity ends at this share of it.
 _CAPACITY_STEP = 1 / 256

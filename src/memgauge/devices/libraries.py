@@ -88,7 +88,7 @@ class Rate(IntEnum):
 
 # Chips whose tensor cores take float32 (TF32) at eight times the ordinary rate. Elsewhere from 8.6 on it
 # is one to two times: NVIDIA's architecture papers for A100 (156 to 19.5 TFLOPS), H100 (495 to 67), B200;
-# GA102 (RTX 3090: 35.6 to 35.6), Ada (RTX 4090: 82.6 to 82.6), RTX Blackwell (RTX 5090: 104.8 to 104.8).
+# GA102 (RTX 3090: 35.6 to 35.6; A40: 74.8 to 37.4), Ada (RTX 4090: 82.6 to 82.6), RTX Blackwell (RTX 5090: 104.8 to 104.8).
 _FAST_TF32 = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
