@@ -151,6 +151,48 @@ def test_a_depthwise_convolution_in_float32_is_torchs_own() -> None:
     assert of(trace, libraries.CONVOLUTION) == []
 
 
+def test_bfloat16_is_convolved_by_torch_where_cudnn_takes_none() -> None:
+    def model() -> nn.Module:
+        return nn.Conv2d(16, 24, 3, padding=1, groups=2).bfloat16()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.inner(x.bfloat16())
+
+    older = run(Model, 4, 16, 32, 32, device="nvidia-t4")
+    assert of(older, libraries.CONVOLUTION) == []
+    # One picture's patches of one group: 8 channels by 9 places of the filter by 32 x 32 results, 2 B each;
+    # forward and for the filter's gradient, in each of three steps.
+    assert [size for _, size in of(older, libraries.COLUMNS)] == [8 * 9 * 32 * 32 * 2] * 6
+    assert len(of(older, libraries.CUBLAS)) == 2
+    newer = run(Model, 4, 16, 32, 32)
+    assert of(newer, libraries.COLUMNS) == []
+    assert len(of(newer, libraries.CONVOLUTION)) == 6
+
+
+def test_attention_in_bfloat16_is_written_out_below_8_0() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            x = (x * self.scale).bfloat16()
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    probabilities = 2 * 4 * 256 * 256 * 4  # in float32
+
+    def requested(device: str) -> set[int]:
+        return {e.requested_bytes for e in run(Attention, 2, 4, 256, 64, device=device).events}
+
+    assert probabilities in requested("nvidia-t4")
+    assert probabilities not in requested("nvidia-a100-40gb")
+
+
 def test_the_search_gives_the_cache_back_once_for_each_kind_of_call() -> None:
     def switch() -> None:
         torch.backends.cudnn.benchmark = True

@@ -16,6 +16,7 @@ from memgauge.records import Range
 from memgauge.units import KIB, MIB
 
 CUBLAS, CUBLASLT, CONVOLUTION, SEARCH = "cublas", "cublaslt", "cudnn convolution", "cudnn search"
+COLUMNS = "convolution without cudnn"
 EMBEDDING, SORT, ATTENTION = "embedding backward", "sorting", "attention backward"
 
 MECHANISMS = {
@@ -27,6 +28,8 @@ MECHANISMS = {
     "CUTLASS, Efficient GEMM, parallelized reductions)",
     SEARCH: "torch.backends.cudnn.benchmark: the largest workspace of all plans tried at the first call, "
     "then the cache is given back (aten/src/ATen/native/cudnn/Conv_v8.cpp)",
+    COLUMNS: "patches of one picture where cuDNN is off or takes no such type: bfloat16 below 8.0 "
+    "(aten/src/ATen/native/cuda/ConvolutionMM2d.cu)",
     EMBEDDING: "sorting and partial sums of embedding gradients (aten/src/ATen/native/cuda/Embedding.cu, "
     "EmbeddingBackwardKernel.cu)",
     ATTENTION: "sums and the query's gradient of efficient attention's backward kernel "

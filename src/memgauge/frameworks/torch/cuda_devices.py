@@ -149,7 +149,9 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "default_generators": (torch.default_generator,),
-        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_bf16_supported": lambda including_emulation=True: (
+            including_emulation or card.capability >= (8, 0)
+        ),
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memgauge.devices import libraries
 from memgauge.devices.libraries import Convolution, Rate
+from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.operators import rule_of
 from memgauge.frameworks.torch.shapes import output_specs
 from memgauge.records import Range, Scratch
@@ -116,6 +118,11 @@ class Libraries:
         allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
         return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
+    def unfold(self, columns: int) -> None:
+        """Note the patches that torch's own convolution multiplies, and the handle of its products."""
+        self.before(aten.mm.default, ())
+        self.pass_by(libraries.COLUMNS, Range(low=columns, expected=columns, high=columns))
+
 
 def convolution(
     mode: CudaPhantomMode, input: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any,
@@ -130,11 +137,14 @@ def convolution(
     func = aten.convolution.default
     arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     specs = output_specs(func, rule_of(func), arguments, {})
+    kernel = kernel_of(input, weight, groups, dilation, transposed)
     with _fitting(mode, input, weight):
         result = mode.make(specs)
-        if on_cudnn(input, weight, groups, dilation, transposed):
+        if kernel is Kernel.CUDNN:
             direction = "data" if transposed else "forward"
             mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
+        elif kernel is Kernel.UNFOLDED:
+            mode.libraries.unfold(columns_bytes(weight, result))
     return result
 
 
@@ -152,37 +162,70 @@ def convolution_backward(
         grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask,
     )  # fmt: skip
     specs = output_specs(func, rule_of(func), arguments, {})
-    runs = on_cudnn(input, weight, groups, dilation, transposed)
+    kernel = kernel_of(input, weight, groups, dilation, transposed)
     results: list[Any] = [None, None, None]
     with _fitting(mode, input, weight, grad):
         for place, direction in ((0, "forward" if transposed else "data"), (1, "filter")):
             if not mask[place]:
                 continue
             results[place] = mode.make(specs[place])
-            if runs:
+            if kernel is Kernel.CUDNN:
                 mode.libraries.convolve(
                     _call(mode, direction, input, weight, grad, groups, stride, transposed)
                 )
+            elif kernel is Kernel.UNFOLDED:
+                mode.libraries.unfold(columns_bytes(weight, grad))
         if mask[2]:
             results[2] = mode.make(specs[2])
     return tuple(results)
 
 
-def on_cudnn(input: torch.Tensor, weight: torch.Tensor, groups: int, dilation: Any, transposed: bool) -> bool:
-    """Return whether torch hands a convolution to cuDNN instead of its own depthwise kernel.
+class Kernel(Enum):
+    """Who convolves."""
 
-    Source: native/Convolution.cpp `_select_conv_backend`, `use_cudnn_depthwise`: float32 in the
-    ordinary layout is depthwise convolved by torch itself; half types by cuDNN under conditions
-    on the workload, of which the main one (32 channels and more, no dilation) is kept here.
+    CUDNN = "cuDNN"
+    UNFOLDED = "torch, by a product with one picture's patches at a time"
+    OTHER = "torch, in a way that takes nothing beside, or is not modelled"
+
+
+def kernel_of(
+    input: torch.Tensor, weight: torch.Tensor, groups: int, dilation: Any, transposed: bool
+) -> Kernel:
+    """Return who convolves.
+
+    Source: native/Convolution.cpp `_select_conv_backend`, `use_cudnn`, `use_cudnn_depthwise`: float32
+    in the ordinary layout is depthwise convolved by torch itself; half types by cuDNN under
+    conditions on the workload, of which the main one (32 channels and more, no dilation) is kept
+    here. bfloat16 is for cuDNN from 8.0 on (CUDAHooks.cpp `supportsBFloat16ConvolutionWithCuDNNv8`).
     """
-    if not torch.backends.cudnn.enabled or input.dtype not in _CUDNN_DTYPES or input.dim() not in (3, 4, 5):
-        return False
     channels = input.shape[1]
     depthwise = not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
+    if not _cudnn_takes(input):
+        plain = input.dim() == 4 and not transposed and not depthwise
+        return Kernel.UNFOLDED if plain else Kernel.OTHER
     if not depthwise or is_channels_last(input) or is_channels_last(weight):
-        return True
+        return Kernel.CUDNN
     half = input.dtype in _HALF and channels >= 32 and all(d == 1 for d in dilation)
-    return half and input.dim() == 4
+    return Kernel.CUDNN if half and input.dim() == 4 else Kernel.OTHER
+
+
+def _cudnn_takes(input: torch.Tensor) -> bool:
+    known = input.dtype in _CUDNN_DTYPES and input.dim() in (3, 4, 5)
+    return (
+        torch.backends.cudnn.enabled
+        and known
+        and (input.dtype is not torch.bfloat16 or capability.now >= (8, 0))
+    )
+
+
+def columns_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
+    """Return the patches of one picture side by side, of one group's channels.
+
+    Source: native/cuda/ConvolutionMM2d.cu `slow_conv2d_forward`, `slow_conv2d_backward`: one such
+    tensor for the whole batch, also for kernels of one point.
+    """
+    places = result.shape[2] * result.shape[3]
+    return weight[0].numel() * places * result.itemsize
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
