@@ -317,8 +317,8 @@ def _unmodelled(trace: Trace) -> tuple[str, ...]:
     if any(s.mechanism == libraries.CONVOLUTION for s in trace.scratch.values()):
         lines.insert(
             0,
-            "which plan cuDNN chooses for a convolution: in backward copies in the layout of tensor cores are "
-            "expected where these are faster, else no workspace",
+            "which plan cuDNN chooses for a convolution: copies in the layout of tensor cores are expected "
+            "where these are faster, else no workspace",
         )
     return tuple(lines)
 

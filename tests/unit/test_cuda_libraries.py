@@ -84,7 +84,7 @@ def test_each_convolution_has_a_workspace_in_forward_and_one_for_each_gradient()
     assert phases.count("step 1 backward") == 3
 
 
-def test_gradients_are_copied_into_the_layout_of_tensor_cores_forward_is_not() -> None:
+def test_what_kernels_read_is_copied_and_for_gradients_what_they_write() -> None:
     trace = run(convolution, 4, 3, 32, 32)
     sizes: dict[str, list[int]] = {"forward": [], "backward": []}
     for index, size in of(trace, libraries.CONVOLUTION):
@@ -95,7 +95,7 @@ def test_gradients_are_copied_into_the_layout_of_tensor_cores_forward_is_not() -
     second = 4 * (2 * 4 * 16 * 32 * 32 + 16 * 16 * 9)
     # 108 multiprocessors share one tile of the first filter's gradient and two of the second's.
     assert sizes["backward"] == [second, second + 54 * 16 * 16 * 9 * 4, first + 108 * 16 * 3 * 9 * 4]
-    assert max(sizes["forward"]) == 1  # nothing; a request of at least a byte keeps its place
+    assert sizes["forward"] == [4 * (4 * 3 * 32 * 32 + 16 * 3 * 9), 4 * (4 * 16 * 32 * 32 + 16 * 16 * 9)]
     assert all(
         trace.scratch[trace.events[i].storage].low_bytes == 0 for i, _ in of(trace, libraries.CONVOLUTION)
     )
@@ -112,7 +112,9 @@ def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
 
 def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
     trace = run(lambda: nn.Conv2d(16, 16, 1), 4, 16, 32, 32)
-    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing; a byte keeps its place
+    strided = run(lambda: nn.Conv2d(16, 16, 1, stride=2), 4, 16, 32, 32)
+    assert min(size for _, size in of(strided, libraries.CONVOLUTION)) > 4 * 16 * 32 * 32 * 4
 
 
 def test_without_tf32_there_is_nothing_to_copy_for_and_at_most_winograds_transform() -> None:

@@ -23,8 +23,8 @@ MECHANISMS = {
     CUBLAS: "workspace of each cuBLAS handle and stream, kept from the first product on "
     "(aten/src/ATen/cuda/CublasHandlePool.cpp; 8,519,680 B on an A10G: pytorch issue 95668)",
     CUBLASLT: "workspace of one cuBLASLt product, before torch 2.9 (aten/src/ATen/cuda/CUDABlas.cpp; PR 156495)",
-    CONVOLUTION: "workspace of one cuDNN convolution: in backward copies in the layout of tensor cores, and "
-    "partial sums of the filter's gradient (NVIDIA, Convolutional Layers User's Guide, tensor layouts; "
+    CONVOLUTION: "workspace of one cuDNN convolution: copies in the layout of tensor cores, and partial sums "
+    "of the filter's gradient (NVIDIA, Convolutional Layers User's Guide, tensor layouts; "
     "CUTLASS, Efficient GEMM, parallelized reductions)",
     SEARCH: "torch.backends.cudnn.benchmark: the largest workspace of all plans tried at the first call, "
     "then the cache is given back (aten/src/ATen/native/cudnn/Conv_v8.cpp)",
@@ -133,19 +133,22 @@ class Convolution:
 def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
     """Return the workspace of the plan that cuDNN runs.
 
-    Kernels for tensor cores read and write channels last. Tensors that are not so are copied into
-    the workspace before the kernel and out of it after (NVIDIA, Deep Learning Performance,
-    Convolutional Layers User's Guide, "Tensor Layouts"; Conv_v8.cpp passes the strides on). Forward
-    kernels exist that read and write the ordinary layout, and a 1 × 1 convolution is a matrix
-    product in either layout, so that what is expected is:
+    Kernels for tensor cores read channels last. Tensors that are not so are copied into the workspace
+    before the kernel (NVIDIA, Deep Learning Performance, Convolutional Layers User's Guide, "Tensor
+    Layouts"; Conv_v8.cpp passes the strides on). What kernels write is in their names: forward ones
+    that read NHWC and write NCHW exist (`fprop…nhwckrsc_nchw`), those of both gradients write NHWC
+    (`dgrad…`, `wgrad…nhwckrsc_nhwc`; Nsight's list of kernels of an AlexNet's training in the GPU
+    profiling chapter of the Kempner Institute's computing handbook). A convolution of one point that
+    skips none is a matrix product in either layout. So what is expected is:
 
-        forward, and kernels of one point      nothing
         where tensor cores are not faster      nothing
+        kernels of one point, stride 1         nothing
+        forward                                copies of the data and of the filter; none by groups
         gradient of the data                   copies of both gradients and of the filter
         gradient of the filter                 the same, and the partial sums of `split_bytes`
 
     Which plan is chosen is not published: nothing at all is the lower limit. The upper one are
-    copies in every direction, or Winograd's transform where it applies.
+    copies of everything in every direction, or Winograd's transform where it applies.
 
     Args:
         call: The convolution.
@@ -155,10 +158,12 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
     if call.channels_last or call.tensor_cores is Rate.NONE:
         return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
     expected = 0
-    faster = call.tensor_cores is Rate.FASTER
-    if faster and call.direction != "forward" and max(call.kernel) > 1:
+    is_product = max(call.kernel) == 1 and not call.strided
+    if call.tensor_cores is Rate.FASTER and not is_product:
         expected = copies
-        if call.direction == "filter" and call.groups == 1:
+        if call.direction == "forward":
+            expected = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
+        elif call.direction == "filter" and call.groups == 1:
             expected += split_bytes(call, multiprocessors)
     return Range(low=0, expected=expected, high=max(expected, copies, winograd_bytes(call)))
 

@@ -149,9 +149,6 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "default_generators": (torch.default_generator,),
-        "is_bf16_supported": lambda including_emulation=True: (
-            including_emulation or card.capability >= (8, 0)
-        ),
         "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,
@@ -185,6 +182,9 @@ def _about(card: Card, values: ValueReader) -> dict[str, Any]:
         multi_processor_count=card.multiprocessors, warp_size=32, is_integrated=0, gcnArchName="",
     )  # fmt: skip
     return {
+        "is_bf16_supported": lambda including_emulation=True: (
+            including_emulation or card.capability >= (8, 0)
+        ),
         "get_device_name": lambda device=None: asked(card.name),
         "get_device_capability": lambda device=None: asked(card.capability),
         "get_device_properties": lambda device=None: asked(properties),
