@@ -77,7 +77,7 @@ def _timm(row: dict[str, str]) -> Case:
 
 
 def _marked(cases: list[Case]) -> Iterator[Case]:
-    """Mark rows that contradict the same model's other batch sizes; the prediction plays no part.
+    """Mark rows that contradict the same model's other batch sizes or its tensors; the prediction plays no part.
 
     A model's memory is a + b × batch. A row is damaged if it lies off the line through two others
     by more than a quarter while another pair agrees with each other; with fewer than three rows
@@ -90,6 +90,8 @@ def _marked(cases: list[Case]) -> Iterator[Case]:
         off = _off_the_line([(c.facts["batch_size"], c.measured["device"]) for c in rows])
         for number, case in enumerate(rows):
             said = "contradicts the same model's other batch sizes" if number in off else ""
+            if case.measured["device"] < case.others["fake-tensor sum (theirs)"]:
+                said = "less than its tensors take by the authors' own trace"
             yield replace(case, damaged=said)
 
 

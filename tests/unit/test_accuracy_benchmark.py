@@ -40,6 +40,12 @@ def test_a_row_that_contradicts_its_models_others_is_marked(tmp_path: Path) -> N
     assert len(cases) == 5
 
 
+def test_a_row_below_its_own_tensors_is_marked(tmp_path: Path) -> None:
+    rows = TIMM + "vit,8,2800,1100\nvit,16,2810,2200\nvit,32,2820,4400\n"
+    cases = sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), sets.Skipped())
+    assert [case.facts["batch_size"] for case in cases if case.damaged] == [32]
+
+
 def test_unreadable_rows_are_named_and_skipped(tmp_path: Path) -> None:
     rows = TIMM + "resnet18,8,1400,1\nresnet18,sixteen,1800,1\nresnet18,32,-5,1\n"
     skipped = sets.Skipped()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -193,6 +194,47 @@ def test_attention_in_bfloat16_is_written_out_below_8_0() -> None:
 
     assert probabilities in requested("nvidia-t4")
     assert probabilities not in requested("nvidia-a100-40gb")
+
+
+@pytest.mark.parametrize("made_by", ["weight", "input"])
+def test_a_convolution_of_channels_last_gives_channels_last(made_by: str) -> None:
+    strides: list[tuple[int, ...]] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            form = torch.channels_last if made_by == "weight" else torch.contiguous_format
+            self.first = nn.Conv2d(16, 32, 3, padding=1).to(memory_format=form)
+            self.second = nn.Conv2d(32, 32, 3, padding=1, groups=32).to(memory_format=form)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            if made_by == "input":
+                x = x.contiguous(memory_format=torch.channels_last)
+            x = self.first(x)
+            strides.append(x.stride())
+            return self.second(torch.relu(x))
+
+    trace = run(Model, 4, 16, 8, 8)
+    assert set(strides) == {(32 * 64, 1, 32 * 8, 32)}
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing has to be copied by cuDNN
+    # torch brings the other side of the first layer into the layout.
+    copied = {"weight": 16 * 4 * 64 * 4, "input": 16 * 32 * 9 * 4}[made_by]
+    first = [e for e in trace.events if e.operator == "aten.convolution" and e.requested_bytes == copied]
+    assert len(first) == 3  # in each of three steps
+
+
+def test_double_precision_is_never_channels_last() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(16, 32, 3).double()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            out = self.inner(x.double().contiguous(memory_format=torch.channels_last))
+            assert out.is_contiguous()
+            return out
+
+    run(Model, 4, 16, 8, 8)
 
 
 def test_the_search_gives_the_cache_back_once_for_each_kind_of_call() -> None:

@@ -13,12 +13,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memgauge.devices import libraries
 from memgauge.devices.libraries import Convolution, Rate
 from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.operators import rule_of
-from memgauge.frameworks.torch.shapes import output_specs
+from memgauge.frameworks.torch.shapes import Spec, output_specs
 from memgauge.records import Range, Scratch
 
 if TYPE_CHECKING:
@@ -138,8 +139,9 @@ def convolution(
     arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     specs = output_specs(func, rule_of(func), arguments, {})
     kernel = kernel_of(input, weight, groups, dilation, transposed)
-    with _fitting(mode, input, weight):
-        result = mode.make(specs)
+    form = layout_of(input, weight) if kernel is Kernel.CUDNN else torch.contiguous_format
+    with _fitting(mode, form, input, weight):
+        result = mode.make(_laid(specs, form))
         if kernel is Kernel.CUDNN:
             direction = "data" if transposed else "forward"
             mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
@@ -163,12 +165,13 @@ def convolution_backward(
     )  # fmt: skip
     specs = output_specs(func, rule_of(func), arguments, {})
     kernel = kernel_of(input, weight, groups, dilation, transposed)
+    form = layout_of(input, weight) if kernel is Kernel.CUDNN else torch.contiguous_format
     results: list[Any] = [None, None, None]
-    with _fitting(mode, input, weight, grad):
+    with _fitting(mode, form, input, weight, grad):
         for place, direction in ((0, "forward" if transposed else "data"), (1, "filter")):
             if not mask[place]:
                 continue
-            results[place] = mode.make(specs[place])
+            results[place] = mode.make(_laid(specs[place], form))
             if kernel is Kernel.CUDNN:
                 mode.libraries.convolve(
                     _call(mode, direction, input, weight, grad, groups, stride, transposed)
@@ -203,7 +206,7 @@ def kernel_of(
     if not _cudnn_takes(input):
         plain = input.dim() == 4 and not transposed and not depthwise
         return Kernel.UNFOLDED if plain else Kernel.OTHER
-    if not depthwise or is_channels_last(input) or is_channels_last(weight):
+    if not depthwise or layout_of(input, weight) is not torch.contiguous_format:
         return Kernel.CUDNN
     half = input.dtype in _HALF and channels >= 32 and all(d == 1 for d in dilation)
     return Kernel.CUDNN if half and input.dim() == 4 else Kernel.OTHER
@@ -228,22 +231,44 @@ def columns_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
     return weight[0].numel() * places * result.itemsize
 
 
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of pictures or volumes lies in memory with its channels last."""
-    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    return form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
+def layout_of(input: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """Return the layout in which cuDNN convolves: channels last if either side is so.
+
+    Source: native/ConvUtils.h `cudnn_conv_suggest_memory_format`. torch's `meta` rule leaves the
+    output contiguous, since that depends on the device (torch/_meta_registrations.py `meta_conv`).
+    """
+    if torch.float64 in (input.dtype, weight.dtype):
+        return torch.contiguous_format
+    for tensor in (input, weight):
+        form: torch.memory_format = suggest_memory_format(tensor)
+        if form is not torch.contiguous_format:
+            return form
+    return torch.contiguous_format
+
+
+def _laid(spec: Spec, form: torch.memory_format) -> Spec:
+    """Return the spec in that layout."""
+    if len(spec.shape) not in (4, 5):
+        return spec
+    order = (
+        (0, *range(2, len(spec.shape)), 1) if form is not torch.contiguous_format else range(len(spec.shape))
+    )
+    stride, step = [0] * len(spec.shape), 1
+    for place in reversed(tuple(order)):
+        stride[place] = step
+        step *= max(spec.shape[place], 1)
+    return spec._replace(stride=tuple(stride))
 
 
 @contextmanager
-def _fitting(mode: CudaPhantomMode, *tensors: torch.Tensor) -> Iterator[None]:
+def _fitting(mode: CudaPhantomMode, form: torch.memory_format, *tensors: torch.Tensor) -> Iterator[None]:
     """Hold copies of what does not lie in memory as the kernel wants it (`contiguous(memory_format)`)."""
-    last = any(is_channels_last(t) for t in tensors[:2])
-    copies = []
-    for tensor in tensors:
-        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-        wanted = form if last and form is not None else torch.contiguous_format
-        if not tensor.is_contiguous(memory_format=wanted):
-            copies.append(mode.hold(tensor.numel() * tensor.itemsize))
+    wanted = (
+        t
+        for t in tensors
+        if not t.is_contiguous(memory_format=form if t.dim() in (4, 5) else torch.contiguous_format)
+    )
+    copies = [mode.hold(tensor.numel() * tensor.itemsize) for tensor in wanted]
     yield
     for copy in copies:
         mode.give_back(copy)
@@ -263,7 +288,7 @@ def _call(
         kernel=tuple(weight.shape[2:]),
         groups=groups,
         channels=(data.shape[1], result.shape[1]),
-        channels_last=is_channels_last(input) or is_channels_last(weight),
+        channels_last=layout_of(input, weight) is not torch.contiguous_format,
         tensor_cores=mode.libraries.tensor_cores(input.dtype),
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
