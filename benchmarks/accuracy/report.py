@@ -73,11 +73,11 @@ def _with_peers(results: Path, name: str) -> list[Row]:
 def _counts(rows: Sequence[Row]) -> list[str]:
     failed = [r for r in rows if "error" in r]
     halves = Counter(r["half"] for r in rows)
-    times = [r["seconds"] for r in rows if "error" not in r]
+    times = [r["estimated_in"] for r in rows if "error" not in r]
     said = (
         f"{len(rows)} rows ({halves['build']} build, {halves['report']} report), "
         f"{len({r['family'] for r in rows})} families; {len(failed)} could not be estimated; "
-        f"median {statistics.median(times):.2f} s for a case with all its ablations."
+        f"median {statistics.median(times):.2f} s for an estimate (trace, expected size, both ends of the range)."
     )
     lines = [said, ""]
     models = Counter(r["error"][:100] for r in failed)

@@ -120,12 +120,14 @@ def _answer(case: Case) -> dict[str, Any]:
 
 def predict(case: Case) -> dict[str, Any]:
     """Return what memgauge says of a case: reserved by side, ablations, least capacity, caps, verdicts."""
+    begin = time.perf_counter()
     trace = _trace(case)
     place = devices.find(case.device)
     free = replay_sized(trace, _SETTINGS, "expected")
     reserved, allocated = max(free.reserved_bytes or ()), max(free.allocated_bytes)
     sides = {side: max(replay_sized(trace, _SETTINGS, side).reserved_bytes or ()) for side in ("low", "high")}
     said: dict[str, Any] = {
+        "estimated_in": round(time.perf_counter() - begin, 3),
         "reserved": reserved,
         "low": sides["low"],
         "high": sides["high"],
