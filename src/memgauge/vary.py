@@ -18,12 +18,12 @@ from memgauge.affine import Affine
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import TargetOptions
 from memgauge.device_memory import DeviceMemory, device_memory
-from memgauge.devices import Device
+from memgauge.devices import Device, libraries
 from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, WorkloadError, missing_extra
 from memgauge.explain.peak import first_peak
-from memgauge.records import Fits, Range, Trace
+from memgauge.records import ASKED_CARD, Fits, Range, Trace
 from memgauge.targets import resolve
 
 OPTION_NAMES = ("batch_size", "image_size", "sequence_length")
@@ -101,7 +101,7 @@ def over_catalogue(
 ) -> Catalogue:
     """Return what a workload takes on every card of the catalogue, smallest card first.
 
-    Cards that run the same kernels share a trace.
+    Cards that run the same kernels share a trace, unless something in it depends on the very card.
     """
     begin = time.perf_counter_ns()
     traced, stack = _tracer(steps, stack)
@@ -110,11 +110,18 @@ def over_catalogue(
     rows = []
     for place in sorted(devices.gpus(), key=lambda d: (d.capacity_bytes or 0, d.name)):
         key = place.compute_capability, cublas_bytes_of(place, stack)
-        if key not in traces:
+        if key not in traces or _depends_on_card(traces[key]):
             traces[key] = traced(workload, place)
         rows.append(_row(place, None, device_memory(traces[key], place, stack, allocator or CudaSettings())))
     return Catalogue(
         workload=dict(workload.description), rows=tuple(rows), elapsed_ns=time.perf_counter_ns() - begin
+    )
+
+
+def _depends_on_card(trace: Trace) -> bool:
+    """Return whether the program asked about the card, or a library divides its work among multiprocessors."""
+    return any(line.startswith(ASKED_CARD) for line in trace.assumptions) or any(
+        scratch.mechanism in (libraries.CONVOLUTION, libraries.SEARCH) for scratch in trace.scratch.values()
     )
 
 
@@ -163,7 +170,7 @@ def largest(
 
     def row(value: int) -> Row:
         if value not in rows:
-            rows[value] = varied.row(value, allocator, quick=True)
+            rows[value] = varied.row(value, allocator)
         return rows[value]
 
     surely = _last(lambda value: row(value).fits.verdict == "yes", name)
@@ -173,7 +180,7 @@ def largest(
     assumptions: tuple[str, ...] = ()
     if probably is not None:
         trace = varied.trace(probably)
-        memory = device_memory(trace, varied.place, varied.stack, allocator or CudaSettings(), quick=True)
+        memory = device_memory(trace, varied.place, varied.stack, allocator or CudaSettings())
         event = trace.events[first_peak(memory.timeline)]
         binding = {"phase": event.phase, "operator": event.operator, "layer": event.layer}
         assumptions = (*trace.assumptions, *memory.assumptions)
@@ -181,7 +188,7 @@ def largest(
         surely=surely,
         probably=probably,
         binds=binding,
-        curve=varied.curve(tuple(varied.row(value, allocator) for value in ends), begin),
+        curve=varied.curve(tuple(rows[value] for value in ends), begin),
         assumptions=assumptions,
     )
 
@@ -282,11 +289,9 @@ class Varied:
             self._affine = affine
         return self._affine is not None
 
-    def row(self, value: int, allocator: CudaSettings | None, *, quick: bool = False) -> Row:
+    def row(self, value: int, allocator: CudaSettings | None) -> Row:
         """Return what the run takes at a value."""
-        memory = device_memory(
-            self.trace(value), self.place, self.stack, allocator or CudaSettings(), quick=quick
-        )
+        memory = device_memory(self.trace(value), self.place, self.stack, allocator or CudaSettings())
         return _row(self.place, value, memory)
 
     def curve(self, rows: tuple[Row, ...], begin_ns: int) -> Curve:

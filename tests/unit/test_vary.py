@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import memgauge
 from memgauge import devices
 from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
@@ -51,6 +52,28 @@ def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
     assert {row.fits.verdict for row in result.rows} == {"yes"}
 
 
+def test_a_row_of_the_catalogue_is_what_an_estimate_for_that_card_says(tmp_path: Path) -> None:
+    # Three cards of one compute capability: cuDNN divides work among their multiprocessors, and a
+    # program may size its batch by the card's memory.
+    (tmp_path / "by_memory.py").write_text(
+        "import memgauge, torch\n"
+        "def by_memory():\n"
+        "    def batch():\n"
+        "        return torch.randn(torch.cuda.get_device_properties(0).total_memory // 2**30, 1 << 20)\n"
+        "    return memgauge.Workload(build=lambda: torch.nn.Linear(1 << 20, 1), batch=batch,\n"
+        "        step=lambda model, x: model(x).sum().backward())\n"
+    )
+    half = TargetOptions(batch_size=2, precision="float16")
+    for target, options in (
+        ("torchvision:resnet18", half),
+        (f"{tmp_path}/by_memory.py:by_memory", TargetOptions()),
+    ):
+        rows = {row.device: row for row in over_catalogue(target, options=options, sets={}).rows}
+        for card in ("nvidia-rtx-3060", "nvidia-a6000", "nvidia-rtx-3090"):
+            alone = memgauge.estimate(target, device=card, options=options)
+            assert rows[card].device_bytes == alone.peak.device_bytes, (target, card)
+
+
 def test_a_curve_grows_with_the_batch() -> None:
     result = curve("zoo:torres-cnn", device="nvidia-t4", name="batch_size", values=(16, 64, 256), **MLP)  # type: ignore[arg-type]
     peaks = [row.allocated_bytes for row in result.rows]
@@ -69,6 +92,20 @@ def test_the_largest_fits_and_the_next_does_not() -> None:
     capacity = rows[result.probably + 1].fits.capacity_bytes
     assert need is not None and capacity is not None and need.expected > capacity
     assert result.binds["phase"].startswith("step")
+
+
+@pytest.mark.parametrize("card", ["nvidia-rtx-4060", "nvidia-t4"])
+def test_what_fit_says_of_a_value_is_what_an_estimate_says(card: str) -> None:
+    options = TargetOptions(optimizer="adam", precision="amp-float16")
+    found = largest("torchvision:resnet18", device=card, name="batch_size", options=options, sets={})
+    assert found.surely is not None and found.probably is not None
+    for value in (found.surely, found.surely + 1, found.probably, found.probably + 1):
+        row = next(row for row in found.curve.rows if row.value == value)
+        alone = memgauge.estimate(
+            "torchvision:resnet18", device=card, options=dataclasses.replace(options, batch_size=value)
+        )
+        assert alone.fits is not None
+        assert (row.fits, row.device_bytes) == (alone.fits, alone.peak.device_bytes), value
 
 
 def test_a_largest_of_many_millions_is_found() -> None:
