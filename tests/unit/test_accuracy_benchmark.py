@@ -41,10 +41,19 @@ def test_a_row_that_contradicts_its_models_others_is_marked(tmp_path: Path) -> N
 
 
 def test_unreadable_rows_are_named_and_skipped(tmp_path: Path) -> None:
-    rows = TIMM + "resnet18,8,1400,1\nresnet18,sixteen,1800,1\nresnet18,32,-5,1\n"
+    rows = TIMM + "resnet18,8,1400,1\nresnet18,sixteen,1800,1\nresnet18,32,-5,1\nresnet18,32,inf,1\n"
+    rows += f"resnet18,32\n{'x' * 200_000},32,1,1\nresnet18,64,nan,1\nresnet18,16,1500,1\n"
     skipped = sets.Skipped()
-    assert len(sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), skipped)) == 1
-    assert [line.split(":")[1] for line in skipped] == ["3", "4"]
+    read = sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), skipped)
+    assert [case.facts["batch_size"] for case in read] == [8, 16]
+    assert [line.split(":")[1] for line in skipped] == [
+        "3",
+        "4",
+        "5",
+        "6",
+        "6",
+        "8",
+    ]  # unread itself, 7 counts for 6
     assert "sixteen" in skipped[0]
 
 
@@ -93,10 +102,10 @@ def test_results_are_resumed_and_reported(tmp_path: Path) -> None:
     assert said["reserved"] >= said["allocated"] > 2 * 8_519_680
     assert said["ablations"]["no cuBLAS workspace"] < said["reserved"]
     out = tmp_path / "mlp.jsonl"
-    run(cases[:1], out, jobs=1, peers=False)
+    run(cases[:1], out, jobs=1)
     first = out.read_text()
     out.write_text(first + '{"key": "cut o')  # as a kill leaves it
-    run(cases, out, jobs=1, peers=False)
+    run(cases, out, jobs=1)
     assert {row["key"] for row in rows_of(out)} == {case.key for case in cases}
     write(tmp_path, tmp_path / "docs")
     page = (tmp_path / "docs" / "accuracy.md").read_text()
