@@ -78,7 +78,7 @@ def test_a_curve_grows_with_the_batch() -> None:
     result = curve("zoo:torres-cnn", device="nvidia-t4", name="batch_size", values=(16, 64, 256), **MLP)  # type: ignore[arg-type]
     peaks = [row.allocated_bytes for row in result.rows]
     assert peaks == sorted(peaks) and len(set(peaks)) == 3
-    assert result.is_affine and result.traced == (8, 16, 40)
+    assert result.is_affine and result.traced == (8, 16, 40, 256)  # the largest is traced, to be sure
 
 
 def test_the_largest_fits_and_the_next_does_not() -> None:
@@ -111,7 +111,77 @@ def test_what_fit_says_of_a_value_is_what_an_estimate_says(card: str) -> None:
 def test_a_largest_of_many_millions_is_found() -> None:
     result = largest("zoo:mlp", device="nvidia-b200", name="batch_size", **MLP)  # type: ignore[arg-type]
     assert result.surely is not None and result.surely > 2**22
-    assert result.curve.traced[-1] == 40  # by replays alone
+    assert result.curve.traced == (1, 2, 4, 8, 16, 40, result.probably)  # the rest by replays
+
+
+# Below 3,072 indices the gradient of an embedding is summed without sorting; at most 4,000 are taken.
+EMBEDDED = """
+import memgauge, torch
+
+def embedded(count: int = 1, most: int = 4000):
+    def build():
+        model = torch.nn.Embedding(50_000, 768)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def batch():
+        if count < 3:
+            raise ValueError(f"{count} is too few")
+        if count > most:
+            raise ValueError(f"{count} is more than {most}")
+        return torch.zeros(count * 64, dtype=torch.int64)
+
+    def step(model, optimizer, ids):
+        model(ids).sum().backward()
+        optimizer.step()
+
+    return memgauge.Workload(build=build, batch=batch, step=step)
+"""
+
+
+def embedded(folder: Path) -> str:
+    (folder / "embedded.py").write_text(EMBEDDED)
+    return f"{folder / 'embedded.py'}:embedded"
+
+
+def test_a_line_that_ends_somewhere_is_noticed(tmp_path: Path) -> None:
+    target = embedded(tmp_path)
+    found = curve(target, device="nvidia-t4", name="count", values=(4, 40, 100, 1000), **MLP)  # type: ignore[arg-type]
+    for row in found.rows:
+        sets = {"count": str(row.value)}
+        alone = memgauge.estimate(target, device="nvidia-t4", sets=sets)
+        assert row.device_bytes == alone.peak.device_bytes, row.value
+
+
+def test_the_largest_lies_beyond_the_end_of_a_line(tmp_path: Path) -> None:
+    target, sets = embedded(tmp_path), {"most": "1000000"}
+    found = largest(target, device="nvidia-t4", name="count", options=TargetOptions(), sets=sets)
+    assert found.probably is not None and found.probably in found.curve.traced
+    assert found.curve.rows[0].value == 4  # 1 and 2 are refused
+    for value, fits in ((found.probably, True), (found.probably + 1, False)):
+        alone = memgauge.estimate(target, device="nvidia-t4", sets={**sets, "count": str(value)}).fits
+        assert alone is not None and alone.least_capacity_bytes is not None
+        assert (alone.least_capacity_bytes.expected <= (alone.capacity_bytes or 0)) is fits
+    assert not found.limit
+
+
+def test_the_largest_is_at_most_what_the_target_takes(tmp_path: Path) -> None:
+    target = embedded(tmp_path)
+    found = largest(target, device="nvidia-b200", name="count", options=TargetOptions(), sets={})
+    assert found.surely == found.probably == 4000
+    assert "4001 is more than 4000" in found.limit
+    with pytest.raises(UsageError, match="1 is too few"):
+        largest(target, device="nvidia-t4", name="count", options=TargetOptions(), sets={"most": "2"})
+
+
+def test_positions_end_a_search(tmp_path: Path) -> None:
+    found = largest(
+        "zoo:gpt2",
+        device="nvidia-a100-80gb",
+        name="sequence_length",
+        options=TargetOptions(batch_size=1),
+        sets={},
+    )
+    assert found.surely == found.probably == 1024 and "1024 positions" in found.limit
 
 
 def test_what_does_not_grow_has_no_largest(tmp_path: Path) -> None:
