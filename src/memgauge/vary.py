@@ -316,7 +316,7 @@ class Varied:
         self._target, self._options, self._sets = target, options, dict(sets)
         self._trace, self.stack = _tracer(steps, stack)
         self._line: Affine | None = None
-        self._draws, self._next_draw = 0, 1  # lines tried, and the least value for which the next one is
+        self._draws, self._next_draw = 0, _FIRST  # lines tried, and the least value for which the next one is
 
     def trace(self, value: int) -> Trace:
         """Return the trace at a value: interpolated where that is verified, else traced."""
@@ -332,7 +332,7 @@ class Varied:
         return self.really(value)
 
     def confirm(self, value: int) -> bool:
-        """Trace a value for which a line stood in; False, and no line any more, if it lies off that.
+        """Trace a value for which a line stood in; False if it lies off that, and the next line is drawn there.
 
         Raises:
             UsageError, TraceError: The target does not take the value.
@@ -340,7 +340,7 @@ class Varied:
         self.trace(value)
         if value in self.traced or self._line is None or self._line.gives(value, self.really(value)):
             return True
-        self._line = None
+        self._line, self._next_draw = None, value
         return False
 
     def drop_lines(self) -> None:
@@ -363,7 +363,7 @@ class Varied:
 
     def _draw(self, first: int, second: int, verified: int) -> None:
         """Trace three values; sizes must lie on the line through the first two."""
-        self._draws, self._next_draw = self._draws + 1, 4 * max(second, verified)
+        self._draws, self._next_draw = self._draws + 1, first + 1
         try:
             traces = [self.really(value) for value in (first, second, verified)]
         except WorkloadError:
@@ -404,7 +404,8 @@ def _row(place: Device, value: int | None, memory: DeviceMemory) -> Row:
 def _card(name: str) -> Device:
     place = devices.find(name)
     if place.kind != "cuda" or place.capacity_bytes is None:
-        raise UsageError(f"--device {name}: choose a card of known size; `memgauge devices` lists them")
+        here = "run memgauge calibrate first, or " if name == "cuda" else ""
+        raise UsageError(f"--device {name}: {here}choose a card of known size; `memgauge devices` lists them")
     return place
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import figures, sets
+from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.cases import family_of, half_of
 from benchmarks.accuracy.report import write
 from benchmarks.accuracy.run import predict, rows_of, run
@@ -62,6 +63,35 @@ def test_a_set_that_is_not_there_is_named(tmp_path: Path) -> None:
         sets.read("timm", tmp_path, sets.Skipped())
     with pytest.raises(UsageError, match="'tim'"):
         sets.read("tim", tmp_path, sets.Skipped())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "--out", "{empty}"], "holds no results"),
+        (["run", "--out", "{file}", "--path", "{empty}"], "is a file"),
+        (["run", "--out", "{empty}", "--path", "{empty}"], "timm_a100_40gb.csv is missing"),
+        (["run", "--out", "{empty}", "--path", "{empty}", "--jobs", "0"], "--jobs 0"),
+        (["run", "--out", "{empty}"], "needs --path"),
+    ],
+)
+def test_wrong_input_is_named(
+    tmp_path: Path,
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    places = {name: str(tmp_path / name) for name in ("file", "empty")}
+    monkeypatch.setattr("sys.argv", ["accuracy", *(text.format(**places) for text in arguments)])
+    try:
+        code = main()
+    except SystemExit as stopped:
+        code = stopped.code  # type: ignore[assignment]
+    assert code == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()
 
 
 def test_figures_of_errors() -> None:

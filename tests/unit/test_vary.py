@@ -12,6 +12,7 @@ from memgauge import devices
 from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
+from memgauge.records import Category, MemoryEvent, Scratch, Trace
 from memgauge.vary import Varied, curve, largest, over_catalogue, parse_values
 
 MLP = {"options": TargetOptions(), "sets": {}}
@@ -43,6 +44,19 @@ def test_sizes_off_the_line_are_noticed() -> None:
     ]
     assert not line.gives(40, dataclasses.replace(third, events=bent))
     assert not line.gives(40, dataclasses.replace(third, events=third.events[:-1]))
+
+
+def test_scratch_may_lie_a_little_off_the_line_and_tensors_may_not() -> None:
+    def run(size: int, mechanism: str | None) -> Trace:
+        scratch = {} if mechanism is None else {0: Scratch(mechanism, 0, size)}
+        events = [MemoryEvent(0, size, "", "", ""), MemoryEvent(0, -size, "", "", "")]
+        return Trace(events=events, categories=[Category.TEMPORARY], layers=[""], scratch=scratch)
+
+    assert Affine.through(8, run(100_000, None), 16, run(200_004, None)) is None
+    line = Affine.through(8, run(100_000, "sorting"), 16, run(200_004, "sorting"))
+    assert line is not None
+    assert [e.requested_bytes for e in line.at(11).events] == [137_501, -137_501]
+    assert line.gives(11, run(137_600, "sorting")) and not line.gives(11, run(139_000, "sorting"))
 
 
 def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
