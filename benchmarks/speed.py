@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py [--json FILE] [--only NAME[,NAME]]
 
+NAME: resnet50, gpt2, llama-8b, llama-70b, memtracker, further (batch sizes once three are traced), cold.
 Times are of a warm process: a tiny network is traced first. Cold starts are whole
 processes. Each figure is the median of `--repeats` runs except for the large models.
 MemTracker follows the same two steps under FakeTensorMode; the truth beside both is
@@ -24,10 +25,12 @@ from typing import Any
 import torch
 
 import memgauge
+from memgauge import devices
 from memgauge.frameworks.torch.bare import reset_peak, resident_bytes
 from memgauge.frameworks.torch.protocol import call
 from memgauge.targets import TargetOptions, resolve
 from memgauge.units import GIB, format_bytes
+from memgauge.vary import Varied, largest
 from memgauge.workload import Workload
 
 # target, options, seconds that an estimate may take in a warm process
@@ -44,6 +47,9 @@ MEMTRACKER = {
     "zoo:mlp": TargetOptions(batch_size=512),
     "zoo:vit-b16": TargetOptions(batch_size=2),
 }
+
+# Where further batch sizes of ResNet-50 are timed: a small card and a large one.
+CARDS = ("nvidia-rtx-4060", "nvidia-a100-80gb")
 
 
 def timed(run: Callable[[], object]) -> tuple[float, Any]:
@@ -114,6 +120,37 @@ def beside_memtracker(target: str) -> dict[str, Any]:
     }
 
 
+def further_batches(card: str) -> dict[str, Any]:
+    """Time each further batch size of ResNet-50 on a card, once three are traced: far from full to too large.
+
+    CPU time, the least of ten runs: what it takes where nothing else runs.
+    """
+
+    def seconds_of(batch: int) -> float:
+        begin = time.process_time()
+        varied.row(batch, None)
+        return time.process_time() - begin
+
+    options = TargetOptions(optimizer="adam")
+    varied = Varied("torchvision:resnet50", devices.find(card), "batch_size", options, {}, 3, None)
+    varied.trace(64)
+    fits = largest("torchvision:resnet50", device=card, name="batch_size", options=options, sets={})
+    most = fits.probably or 1
+    seconds = {}
+    for share in (0.1, 0.25, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.5, 4.0):
+        batch = max(int(share * most), 9)
+        seconds[batch] = min(seconds_of(batch) for _ in range(10))
+    slowest = max(seconds, key=lambda batch: seconds[batch])
+    return {
+        "goal_ms": 50,
+        "median_ms": round(1000 * statistics.median(seconds.values()), 1),
+        "slowest_ms": round(1000 * seconds[slowest], 1),
+        "slowest_batch": slowest,
+        "largest_batch": most,
+        "fit_seconds": round(fits.curve.elapsed_ns / 1e9, 2),
+    }
+
+
 def cold(code: list[str], repeats: int) -> float:
     """Return the median seconds of a whole Python process."""
     command = [sys.executable, *code]
@@ -156,6 +193,10 @@ def main() -> None:
         if not only or "memtracker" in only:
             result[f"{name} beside MemTracker"] = beside_memtracker(name)
             print(name, result[f"{name} beside MemTracker"], file=sys.stderr, flush=True)
+    for card in CARDS:
+        if not only or "further" in only:
+            result[f"further batches on {card}"] = further_batches(card)
+            print(card, result[f"further batches on {card}"], file=sys.stderr, flush=True)
     if not only or "cold" in only:
         result["cold"] = cold_starts(asked.repeats)
     print(json.dumps(result, indent=1))

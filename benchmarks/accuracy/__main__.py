@@ -32,12 +32,21 @@ def main() -> int:
     parser.add_argument("--half", choices=("build", "report", "both"), default="both")
     parser.add_argument("--limit", type=int, help="at most so many cases of each set, chosen by a hash")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=300, help="for one answer of one peer")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     asked = parser.parse_args()
+    for name in ("jobs", "seconds", "limit"):
+        count = getattr(asked, name)
+        if count is not None and count < 1:
+            parser.error(f"--{name} {count}: it must be at least 1")
+    if asked.out.exists() and not asked.out.is_dir():
+        parser.error(f"--out {asked.out} is a file; name a folder")
     try:
         if asked.command == "report":
             from benchmarks.accuracy.report import write
 
+            if not any(asked.out.glob("*.jsonl")):
+                parser.error(f"--out {asked.out} holds no results; run writes them")
             write(asked.out, asked.docs)
             return 0
         if asked.path is None:
@@ -67,7 +76,7 @@ def _run(asked: argparse.Namespace) -> int:
         cases.sort(key=lambda case: hashlib.sha256(case.key.encode()).digest())
         peers = asked.command == "peers"
         out = asked.out / (f"{name}.peers.jsonl" if peers else f"{name}.jsonl")
-        run(cases[: asked.limit], out, jobs=asked.jobs, peers=peers)
+        run(cases[: asked.limit], out, jobs=asked.jobs, peer_seconds=asked.seconds if peers else None)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import sys
@@ -42,14 +43,14 @@ _SETTINGS = CudaSettings()
 _TASKS_PER_WORKER = 40
 
 
-def run(cases: list[Case], out: Path, *, jobs: int, peers: bool = False) -> None:
+def run(cases: list[Case], out: Path, *, jobs: int, peer_seconds: int | None = None) -> None:
     """Estimate every case that `out` does not hold yet, and append a line for each.
 
     Args:
         cases: What to run.
         out: The file of results; lines that are there are kept and not run again.
         jobs: Processes.
-        peers: Ask the other predictors that are installed, instead of our own.
+        peer_seconds: Ask the other predictors that are installed instead of our own, each for so long.
     """
     done = {row["key"] for row in rows_of(out)}
     left = [case for case in cases if case.key not in done]
@@ -64,7 +65,9 @@ def run(cases: list[Case], out: Path, *, jobs: int, peers: bool = False) -> None
     ):
         if out.stat().st_size and not out.read_text(encoding="utf-8").endswith("\n"):
             lines.write("\n")  # a line that was cut off stays alone
-        answers = pool.imap_unordered(_ask_peers if peers else _answer, left)
+        answers = pool.imap_unordered(
+            _answer if peer_seconds is None else functools.partial(_ask_peers, seconds=peer_seconds), left
+        )
         for number, row in enumerate(answers, start=1):
             lines.write(json.dumps(row) + "\n")
             lines.flush()
@@ -90,10 +93,10 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")
 
 
-def _ask_peers(case: Case) -> dict[str, Any]:
+def _ask_peers(case: Case, seconds: int) -> dict[str, Any]:
     from benchmarks.accuracy.peers import answers
 
-    found, refused = answers(case)
+    found, refused = answers(case, seconds)
     return {"key": case.key, "others": found, "refused": refused}
 
 

@@ -41,12 +41,15 @@ def read(name: str, folder: Path, skipped: Skipped) -> list[Case]:
     if not path.is_file():
         raise UsageError(f"{path} is missing; --path names the folder that holds the sets")
     cases = []
-    with path.open(newline="", encoding="utf-8") as text:
-        for line, row in enumerate(csv.DictReader(text), start=2):
+    with path.open(newline="", encoding="utf-8", errors="replace") as text:
+        rows = csv.DictReader(text)
+        while True:
             try:
-                made = reader(row)
-            except (KeyError, TypeError, ValueError, SyntaxError) as error:
-                skipped.append(f"{path.name}:{line}: {type(error).__name__}: {error}")
+                made = reader(next(rows))
+            except StopIteration:
+                break
+            except (KeyError, TypeError, ValueError, OverflowError, SyntaxError, csv.Error) as error:
+                skipped.append(f"{path.name}:{rows.line_num}: {type(error).__name__}: {error}")
                 continue
             if made is not None:
                 cases.append(made)

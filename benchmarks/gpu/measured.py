@@ -3,7 +3,8 @@
     python -m benchmarks.gpu.measured "residual cudnn.benchmark"
 
 Started by `python -m benchmarks.gpu` in a fresh process for each workload, with its allocator settings in
-PYTORCH_CUDA_ALLOC_CONF. Needs torch; NVML's binding adds the driver's view of this process.
+PYTORCH_CUDA_ALLOC_CONF; without a name it describes the machine. Needs torch; NVML's binding adds the
+driver's view: of this process, and of the device before it had a context.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ HISTORY = 400_000
 def measure(name: str) -> dict[str, Any]:
     """Return peaks, the allocator's history and the driver's view of three steps."""
     device = torch.device("cuda", torch.cuda.current_device())
-    torch.zeros(1, device=device)
-    torch.cuda.synchronize()
+    before = device_used_bytes()
+    torch.cuda.synchronize()  # makes the context, and leaves the allocator empty: its history is whole
     begin = time.perf_counter()
     torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None)
     build, batch, step = parts(name)
@@ -52,6 +53,7 @@ def measure(name: str) -> dict[str, Any]:
         "retries": statistics["num_alloc_retries"],
         "reserved_now": torch.cuda.memory_reserved(),
         "device_used": total - free,
+        "device_used_before": before,
         "process": process_bytes(),
         "history": compact(snapshot["device_traces"][device.index or 0]),
     }
@@ -75,6 +77,35 @@ def compact(trace: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
+def machine() -> dict[str, Any]:
+    """Return the card and the versions that the estimates need."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": properties.name,
+        "total_bytes": torch.cuda.mem_get_info()[1],
+        "capability": list(torch.cuda.get_device_capability()),
+        "multiprocessors": properties.multi_processor_count,
+        "threads_per_multiprocessor": getattr(properties, "max_threads_per_multi_processor", None),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def device_used_bytes() -> int | None:
+    """Return what NVML says that all processes take on the device, None where it cannot."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        identity = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity.removeprefix('GPU-')}")
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    except Exception:  # no binding, no permission, a MIG slice
+        return None
+
+
 def process_bytes() -> int | None:
     """Return what NVML says that this process takes, None where it cannot."""
     try:
@@ -92,8 +123,10 @@ def process_bytes() -> int | None:
 
 
 if __name__ == "__main__":
+    name = "".join(sys.argv[1:2])
     try:
-        answer = measure(sys.argv[1])
+        answer = measure(name) if name else machine()
     except Exception as error:  # out of memory or no such kernel: a result like any other
-        answer = {"name": sys.argv[1], "error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
+        said = next(iter(str(error).splitlines()), "")
+        answer = {"name": name, "error": f"{type(error).__name__}: {said[:300]}"}
     print(json.dumps(answer))

@@ -14,8 +14,8 @@ def replayed(history: Sequence[Sequence[Any]], alloc_conf: str = "") -> tuple[in
     """Return (the model's, the recorded) peak reserved bytes of a history.
 
     Args:
-        history: Rows of [action, address, size] or [action, address, size, stream] as `measured.compact` writes them; it begins with
-            an allocator that holds nothing but what its own rows obtain.
+        history: Rows of [action, address, size] or [action, address, size, stream] as `measured.compact`
+            writes them; it begins with an allocator that holds nothing.
         alloc_conf: Settings that the run had.
 
     The recorded sizes of allocations are requests rounded to 512 bytes; segments are obtained (`s`,

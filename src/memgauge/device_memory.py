@@ -12,11 +12,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 import msgspec
 
 from memgauge.allocators import cuda_caching
-from memgauge.allocators.replay import OutOfMemory
+from memgauge.allocators.blocks import UNLIMITED_BYTES
+from memgauge.allocators.cuda_caching import CudaCachingAllocator
+from memgauge.allocators.replay import OutOfMemory, first_refused
 from memgauge.allocators.settings import CudaSettings
 from memgauge.devices import USABLE_SPREAD, Device, Figure, libraries
 from memgauge.devices.context import context
@@ -36,7 +39,7 @@ PLACEMENT_BYTES = 20 * MIB
 # of timm's largest batches; it was set while those of the report half were in sight (docs/accuracy.md).
 LEAST_SPREAD = 0.03
 # The search for the least capacity ends at this share of it.
-_CAPACITY_STEP = 1 / 256
+_CAPACITY_STEP = 1 / 128
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,6 @@ def device_memory(
     settings: CudaSettings,
     *,
     outside: Range | None = None,
-    quick: bool = False,
 ) -> DeviceMemory:
     """Return what a traced run takes on a card.
 
@@ -69,7 +71,6 @@ def device_memory(
         stack: Versions and switches.
         settings: What PYTORCH_CUDA_ALLOC_CONF sets.
         outside: What the process takes outside torch's allocator; None asks the catalogue.
-        quick: Look for the least capacity only where the verdict depends on it.
     """
     beside, figure = context(place, stack)
     beside = outside or beside
@@ -77,15 +78,17 @@ def device_memory(
     unlimited = max(free.reserved_bytes or (), default=0)
     usable = place.usable_figure
     timeline, reserved = free, unlimited
+    shortened = giving_way(trace)
+    least = least_reserved(shortened, settings)
     if usable is not None and beside.expected + unlimited > usable.bytes:
         room = usable.bytes - beside.expected
-        limited = runs_within(trace, settings, room) or runs_within(giving_way(trace), settings, room)
+        limited = runs_within(trace, settings, room)
+        if limited is None and least <= room:
+            limited = runs_within(shortened, settings, room)
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
-        max(replay_sized(trace, settings, side).reserved_bytes or (), default=0)
-        if _differs(trace, side)
-        else unlimited
+        reserved_sized(trace, settings, side) if _differs(trace, side) else unlimited
         for side in ("low", "high")
     )
     spread = placement_bytes(convolved_share(trace), reserved)
@@ -110,9 +113,6 @@ def device_memory(
         ),
     )
     allocated = max(timeline.allocated_bytes, default=0)
-    least = unlimited
-    if not quick or usable is None or _is_close(beside, allocated, unlimited, usable.bytes):
-        least = least_reserved(giving_way(trace), settings)
     lacking = int(LEAST_SPREAD * least)
     on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
     device = widened(beside.expected + reserved, parts, at_least=0)
@@ -153,14 +153,28 @@ def convolved_share(trace: Trace) -> float:
 
 def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
     """Return the replay without end, with scratch at its `low`, `expected` or `high` size."""
-    if side == "expected" or not trace.scratch:
-        return cuda_caching.replay(
-            trace.events, settings, releases=trace.cache_releases, streams=trace.streams
-        )
-    sizes = {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
-    return cuda_caching.replay(
-        resized(trace.events, sizes), settings, releases=trace.cache_releases, streams=trace.streams
-    )
+    events = trace.events if side == "expected" else resized(trace.events, _sizes(trace, side))
+    return cuda_caching.replay(events, settings, releases=trace.cache_releases, streams=trace.streams)
+
+
+def reserved_sized(trace: Trace, settings: CudaSettings, side: str) -> int:
+    """Return the highest reserved memory of `replay_sized`, in less time."""
+    allocator = CudaCachingAllocator(settings)
+    changes = _changes(trace, {} if side == "expected" else _sizes(trace, side))
+    first_refused(changes, allocator, trace.cache_releases, trace.streams)
+    return allocator.peak_reserved_bytes
+
+
+def _sizes(trace: Trace, side: str) -> dict[int, int]:
+    return {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
+
+
+def _changes(trace: Trace, sizes: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return storage and requested bytes of each event, with other sizes for some storages."""
+    return [
+        (storage, change if storage not in sizes else sizes[storage] if change > 0 else -sizes[storage])
+        for storage, change, _, _, _ in trace.events
+    ]
 
 
 def _differs(trace: Trace, side: str) -> bool:
@@ -239,19 +253,30 @@ def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Ti
 
 
 def least_reserved(trace: Trace, settings: CudaSettings) -> int:
-    """Return the least reserved memory within which a run succeeds, cached blocks being given back.
+    """Return the least reserved memory within which a run succeeds, cached blocks being given back; to 1/128.
 
-    By halving between what is allocated at once and what is reserved when nothing limits it; to
-    1/256. Near the limit success is not quite monotonic in the capacity; this is one bound.
+    What is requested at once is not enough, so the search begins there, in steps that double until a try
+    runs; it would run in what it reserved. Between the last that failed and this one the search halves. A
+    try that fails wants what it held when it was refused, and one segment more; less is taken to fail, too:
+    success is not quite monotonic in the capacity, and a capacity below that would do by luck.
     """
-    free = replay_sized(trace, settings, "expected")
-    below, enough = max(free.allocated_bytes, default=0) - 1, max(free.reserved_bytes or (), default=0)
-    while enough - below > max(2 * MIB, enough * _CAPACITY_STEP):
-        middle = (below + enough) // 2
-        if runs_within(trace, settings, middle) is None:
-            below = middle
+    share = settings.per_process_memory_fraction
+    changes = _changes(trace, {})
+    below = max(accumulate(change for _, change in changes), default=0) - 1
+    enough: int | None = None
+    step = max(settings.large_segment_bytes, int(below * _CAPACITY_STEP))
+    while enough is None or enough - below > max(2 * MIB, enough * _CAPACITY_STEP):
+        capacity = below + step if enough is None else (below + enough) // 2
+        allocator = CudaCachingAllocator(settings, capacity)
+        refused = first_refused(changes, allocator, trace.cache_releases, trace.streams)
+        if refused is None:
+            enough = allocator.peak_reserved_bytes if share == 1 else capacity
+        elif capacity > UNLIMITED_BYTES:
+            return capacity  # per_process_memory_fraction:0 allows nothing on any card
         else:
-            enough = middle
+            wanted = allocator.reserved_bytes + allocator.segment_bytes(refused)
+            below = max(capacity, min(wanted, enough or wanted) - 1)
+            step *= 2
     return enough
 
 
@@ -292,12 +317,6 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
         reason=reason,
         least_capacity_bytes=need,
     )
-
-
-def _is_close(beside: Range, allocated: int, reserved: int, usable: int) -> bool:
-    """Return whether a card of `usable` bytes may be too small for `reserved`, but not for `allocated`."""
-    margin = 2 * placement_bytes(1.0, reserved)
-    return beside.high + reserved + margin > usable and beside.low + allocated - margin < usable
 
 
 def _within(figure: Range, capacity: int) -> Range:

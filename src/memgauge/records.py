@@ -21,6 +21,8 @@ import msgspec
 
 # How the assumption begins that is also a warning on stderr.
 NEVER_BACKWARD = "the step never called backward"
+# How the assumption begins of a program whose run may depend on the very card.
+ASKED_CARD = "the program asked which GPU this is"
 
 
 class Category(StrEnum):

@@ -1,7 +1,8 @@
 """One workload over many cards, or over many values of a whole-number argument; the largest that fits.
 
-Sizes of events are affine in the batch size: two traces give every other by replay alone, and a
-third trace verifies it. Where it does not hold, each value is traced.
+Sizes of events are affine in the batch size: two traces give every other by replay alone, a third
+verifies it, and the value that is found is traced as well. Where it does not hold, a line is drawn
+through larger values; where none holds, each value is traced.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from memgauge.affine import Affine
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import TargetOptions
 from memgauge.device_memory import DeviceMemory, device_memory
-from memgauge.devices import Device
+from memgauge.devices import Device, libraries
 from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack
-from memgauge.errors import UsageError, WorkloadError, missing_extra
+from memgauge.errors import MemgaugeError, TraceError, UsageError, WorkloadError, missing_extra
 from memgauge.explain.peak import first_peak
-from memgauge.records import Fits, Range, Trace
+from memgauge.records import ASKED_CARD, Fits, Range, Trace
 from memgauge.targets import resolve
 
 OPTION_NAMES = ("batch_size", "image_size", "sequence_length")
 # Values of the two traces and of the one that verifies them.
 _FIRST, _SECOND, _VERIFIED = 8, 16, 40
+_LINES = 4  # so many lines are tried, each at larger values, before every value is traced
+_LOWEST_POWERS = 11  # the search begins at 1, or at a power of two up to 1024
 _LARGEST = 2**40  # more is no size of anything; memory does not depend on the value
 
 
@@ -69,6 +72,7 @@ class Largest(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     surely: int | None  # None: not even 1
     probably: int | None
     binds: dict[str, str]  # the moment of the peak at `probably`: phase, operator, layer
+    limit: str = ""  # why the target itself takes no more, where that ends the search
     curve: Curve
     assumptions: tuple[str, ...]
 
@@ -101,7 +105,7 @@ def over_catalogue(
 ) -> Catalogue:
     """Return what a workload takes on every card of the catalogue, smallest card first.
 
-    Cards that run the same kernels share a trace.
+    Cards that run the same kernels share a trace, unless something in it depends on the very card.
     """
     begin = time.perf_counter_ns()
     traced, stack = _tracer(steps, stack)
@@ -110,11 +114,18 @@ def over_catalogue(
     rows = []
     for place in sorted(devices.gpus(), key=lambda d: (d.capacity_bytes or 0, d.name)):
         key = place.compute_capability, cublas_bytes_of(place, stack)
-        if key not in traces:
+        if key not in traces or _depends_on_card(traces[key]):
             traces[key] = traced(workload, place)
         rows.append(_row(place, None, device_memory(traces[key], place, stack, allocator or CudaSettings())))
     return Catalogue(
         workload=dict(workload.description), rows=tuple(rows), elapsed_ns=time.perf_counter_ns() - begin
+    )
+
+
+def _depends_on_card(trace: Trace) -> bool:
+    """Return whether the program asked about the card, or a library divides its work among multiprocessors."""
+    return any(line.startswith(ASKED_CARD) for line in trace.assumptions) or any(
+        scratch.mechanism in (libraries.CONVOLUTION, libraries.SEARCH) for scratch in trace.scratch.values()
     )
 
 
@@ -137,6 +148,8 @@ def curve(
     """
     begin = time.perf_counter_ns()
     varied = Varied(target, _card(device), name, options, sets, steps, stack)
+    if not varied.confirm(max(values)):
+        varied.drop_lines()
     rows = tuple(varied.row(value, allocator) for value in values)
     return varied.curve(rows, begin)
 
@@ -159,21 +172,18 @@ def largest(
     """
     begin = time.perf_counter_ns()
     varied = Varied(target, _card(device), name, options, sets, steps, stack)
-    rows: dict[int, Row] = {}
-
-    def row(value: int) -> Row:
-        if value not in rows:
-            rows[value] = varied.row(value, allocator, quick=True)
-        return rows[value]
-
-    surely = _last(lambda value: row(value).fits.verdict == "yes", name)
-    probably = _last(lambda value: _expected_fits(row(value)), name, at_least=surely or 1)
-    ends = sorted({1, *(_around(surely)), *(_around(probably))} & set(rows) | set(_spread(rows)))
+    search = _Search(varied, allocator or CudaSettings())
+    start = search.first_taken()
+    surely, probably = search.ends(start)
+    while probably is not None and not search.confirm(probably):
+        surely, probably = search.ends(start)
+    rows = search.rows
+    ends = sorted({start, *(_around(surely)), *(_around(probably))} & set(rows) | set(_spread(rows)))
     binding: dict[str, str] = {}
     assumptions: tuple[str, ...] = ()
     if probably is not None:
         trace = varied.trace(probably)
-        memory = device_memory(trace, varied.place, varied.stack, allocator or CudaSettings(), quick=True)
+        memory = device_memory(trace, varied.place, varied.stack, allocator or CudaSettings())
         event = trace.events[first_peak(memory.timeline)]
         binding = {"phase": event.phase, "operator": event.operator, "layer": event.layer}
         assumptions = (*trace.assumptions, *memory.assumptions)
@@ -181,9 +191,70 @@ def largest(
         surely=surely,
         probably=probably,
         binds=binding,
-        curve=varied.curve(tuple(varied.row(value, allocator) for value in ends), begin),
+        limit=search.limit(probably or start),
+        curve=varied.curve(tuple(rows[value] for value in ends), begin),
         assumptions=assumptions,
     )
+
+
+class _Search:
+    """The search for the largest value: what was found at each, and which values the target does not take."""
+
+    def __init__(self, varied: Varied, settings: CudaSettings) -> None:
+        self.rows: dict[int, Row] = {}
+        self._varied, self._settings = varied, settings
+        self._refused: dict[int, MemgaugeError] = {}
+
+    def row(self, value: int) -> Row | None:
+        """Return what the run takes at a value, None if the target does not take it."""
+        if value not in self.rows and value not in self._refused:
+            try:
+                self.rows[value] = self._varied.row(value, self._settings)
+            except (UsageError, TraceError) as error:
+                self._refused[value] = error
+        return self.rows.get(value)
+
+    def first_taken(self) -> int:
+        """Return 1, or the lowest power of two that the target takes: pictures of one pixel are too small.
+
+        Raises:
+            UsageError, TraceError: What 1 raises, where the target takes none.
+        """
+        for power in range(_LOWEST_POWERS):
+            if self.row(2**power) is not None:
+                return int(2**power)
+        raise self._refused[1]
+
+    def ends(self, start: int) -> tuple[int | None, int | None]:
+        """Return the largest that fits surely, and probably."""
+
+        def surely(value: int) -> bool:
+            row = self.row(value)
+            return row is not None and row.fits.verdict == "yes"
+
+        def probably(value: int) -> bool:
+            row = self.row(value)
+            return row is not None and _expected_fits(row)
+
+        name = self._varied.name
+        first = _last(surely, name, start)
+        return first, _last(probably, name, first or start)
+
+    def confirm(self, value: int) -> bool:
+        """Trace the value found by replay; False if that changes anything, and the search is to be repeated."""
+        try:
+            if self._varied.confirm(value):
+                return True
+        except (UsageError, TraceError) as error:  # sizes go on in a line, the target does not
+            self._refused[value] = error
+            self._varied.drop_lines()
+        self.rows = {v: row for v, row in self.rows.items() if v in self._varied.traced}
+        return False
+
+    def limit(self, found: int) -> str:
+        """Return why the next value is refused by the target itself, if that is what ends the search."""
+        said = self._refused.get(found + 1)
+        return "" if said is None else str(said).strip().splitlines()[-1]
 
 
 def _expected_fits(row: Row) -> bool:
@@ -244,18 +315,37 @@ class Varied:
         self.description: dict[str, object] = {}
         self._target, self._options, self._sets = target, options, dict(sets)
         self._trace, self.stack = _tracer(steps, stack)
-        self._affine: Affine | None = None
-        self._is_affine: bool | None = None
+        self._line: Affine | None = None
+        self._draws, self._next_draw = 0, _FIRST  # lines tried, and the least value for which the next one is
 
     def trace(self, value: int) -> Trace:
         """Return the trace at a value: interpolated where that is verified, else traced."""
         if value in self.traced:
             return self.traced[value]
-        if self._is_affine is None:
-            self._is_affine = self._verify()
-        if value not in self.traced and self._affine is not None and value >= _FIRST:
-            return self._affine.at(value)
+        if self._line is None and self._draws < _LINES and value >= self._next_draw:
+            if self._draws == 0:
+                self._draw(_FIRST, _SECOND, _VERIFIED)
+            else:  # beyond some size a library may take another way
+                self._draw(value // 2, value, value // 2 + value // 4)
+        if value not in self.traced and self._line is not None and value >= self._line.origin:
+            return self._line.at(value)
         return self.really(value)
+
+    def confirm(self, value: int) -> bool:
+        """Trace a value for which a line stood in; False if it lies off that, and the next line is drawn there.
+
+        Raises:
+            UsageError, TraceError: The target does not take the value.
+        """
+        self.trace(value)
+        if value in self.traced or self._line is None or self._line.gives(value, self.really(value)):
+            return True
+        self._line, self._next_draw = None, value
+        return False
+
+    def drop_lines(self) -> None:
+        """Trace every value from here on."""
+        self._line, self._draws = None, _LINES
 
     def really(self, value: int) -> Trace:
         """Return the trace at a value, traced."""
@@ -271,22 +361,20 @@ class Varied:
             self.traced[value] = self._trace(workload, self.place)
         return self.traced[value]
 
-    def _verify(self) -> bool:
+    def _draw(self, first: int, second: int, verified: int) -> None:
         """Trace three values; sizes must lie on the line through the first two."""
+        self._draws, self._next_draw = self._draws + 1, first + 1
         try:
-            first, second, third = (self.really(value) for value in (_FIRST, _SECOND, _VERIFIED))
+            traces = [self.really(value) for value in (first, second, verified)]
         except WorkloadError:
-            return False  # the code does not run at these values; each value asked for is traced
-        affine = Affine.through(_FIRST, first, _SECOND, second)
-        if affine is not None and affine.gives(_VERIFIED, third):
-            self._affine = affine
-        return self._affine is not None
+            return  # the code does not run at these values; each value asked for is traced
+        line = Affine.through(first, traces[0], second, traces[1])
+        if line is not None and line.gives(verified, traces[2]):
+            self._line = line
 
-    def row(self, value: int, allocator: CudaSettings | None, *, quick: bool = False) -> Row:
+    def row(self, value: int, allocator: CudaSettings | None) -> Row:
         """Return what the run takes at a value."""
-        memory = device_memory(
-            self.trace(value), self.place, self.stack, allocator or CudaSettings(), quick=quick
-        )
+        memory = device_memory(self.trace(value), self.place, self.stack, allocator or CudaSettings())
         return _row(self.place, value, memory)
 
     def curve(self, rows: tuple[Row, ...], begin_ns: int) -> Curve:
@@ -296,7 +384,7 @@ class Varied:
             device=self.place.name,
             argument=self.name,
             rows=rows,
-            is_affine=bool(self._is_affine),
+            is_affine=self._line is not None,
             traced=tuple(sorted(self.traced)),
             elapsed_ns=time.perf_counter_ns() - begin_ns,
         )
@@ -316,7 +404,8 @@ def _row(place: Device, value: int | None, memory: DeviceMemory) -> Row:
 def _card(name: str) -> Device:
     place = devices.find(name)
     if place.kind != "cuda" or place.capacity_bytes is None:
-        raise UsageError(f"--device {name}: choose a card of known size; `memgauge devices` lists them")
+        here = "run memgauge calibrate first, or " if name == "cuda" else ""
+        raise UsageError(f"--device {name}: {here}choose a card of known size; `memgauge devices` lists them")
     return place
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import figures, sets
+from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.cases import family_of, half_of
 from benchmarks.accuracy.report import write
 from benchmarks.accuracy.run import predict, rows_of, run
@@ -47,10 +48,19 @@ def test_a_row_below_its_own_tensors_is_marked(tmp_path: Path) -> None:
 
 
 def test_unreadable_rows_are_named_and_skipped(tmp_path: Path) -> None:
-    rows = TIMM + "resnet18,8,1400,1\nresnet18,sixteen,1800,1\nresnet18,32,-5,1\n"
+    rows = TIMM + "resnet18,8,1400,1\nresnet18,sixteen,1800,1\nresnet18,32,-5,1\nresnet18,32,inf,1\n"
+    rows += f"resnet18,32\n{'x' * 200_000},32,1,1\nresnet18,64,nan,1\nresnet18,16,1500,1\n"
     skipped = sets.Skipped()
-    assert len(sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), skipped)) == 1
-    assert [line.split(":")[1] for line in skipped] == ["3", "4"]
+    read = sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), skipped)
+    assert [case.facts["batch_size"] for case in read] == [8, 16]
+    assert [line.split(":")[1] for line in skipped] == [
+        "3",
+        "4",
+        "5",
+        "6",
+        "6",
+        "8",
+    ]  # unread itself, 7 counts for 6
     assert "sixteen" in skipped[0]
 
 
@@ -59,6 +69,35 @@ def test_a_set_that_is_not_there_is_named(tmp_path: Path) -> None:
         sets.read("timm", tmp_path, sets.Skipped())
     with pytest.raises(UsageError, match="'tim'"):
         sets.read("tim", tmp_path, sets.Skipped())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "--out", "{empty}"], "holds no results"),
+        (["run", "--out", "{file}", "--path", "{empty}"], "is a file"),
+        (["run", "--out", "{empty}", "--path", "{empty}"], "timm_a100_40gb.csv is missing"),
+        (["run", "--out", "{empty}", "--path", "{empty}", "--jobs", "0"], "--jobs 0"),
+        (["run", "--out", "{empty}"], "needs --path"),
+    ],
+)
+def test_wrong_input_is_named(
+    tmp_path: Path,
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    places = {name: str(tmp_path / name) for name in ("file", "empty")}
+    monkeypatch.setattr("sys.argv", ["accuracy", *(text.format(**places) for text in arguments)])
+    try:
+        code = main()
+    except SystemExit as stopped:
+        code = stopped.code  # type: ignore[assignment]
+    assert code == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()
 
 
 def test_figures_of_errors() -> None:
@@ -99,10 +138,10 @@ def test_results_are_resumed_and_reported(tmp_path: Path) -> None:
     assert said["reserved"] >= said["allocated"] > 2 * 8_519_680
     assert said["ablations"]["no cuBLAS workspace"] < said["reserved"]
     out = tmp_path / "mlp.jsonl"
-    run(cases[:1], out, jobs=1, peers=False)
+    run(cases[:1], out, jobs=1)
     first = out.read_text()
     out.write_text(first + '{"key": "cut o')  # as a kill leaves it
-    run(cases, out, jobs=1, peers=False)
+    run(cases, out, jobs=1)
     assert {row["key"] for row in rows_of(out)} == {case.key for case in cases}
     write(tmp_path, tmp_path / "docs")
     page = (tmp_path / "docs" / "accuracy.md").read_text()

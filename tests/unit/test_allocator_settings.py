@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from memgauge.allocators.settings import CudaSettings, format_cuda_settings, parse_cuda_settings
@@ -72,24 +74,27 @@ def test_keys_that_cannot_matter_to_sizes_are_left_out(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max_split_size_mb:19", "max_split_size_mb:19: too small, must be >= 20"),
-        ("max_split_size_mb:50,large_segment_size_mb:100", "max_split_size_mb:50: too small, must be >= 100"),
-        ("max_non_split_rounding_mb:5", "max_non_split_rounding_mb:5: too small, must be >= 20"),
-        ("large_segment_size_mb:10", "large_segment_size_mb:10: must be > 10"),
-        ("garbage_collection_threshold:0", r"garbage_collection_threshold:0: set it in \(0.0, 1.0\)"),
-        ("garbage_collection_threshold:1", r"garbage_collection_threshold:1: set it in \(0.0, 1.0\)"),
+        ("max_split_size_mb:19", "max_split_size_mb:19: .*too small, must be >= 20"),
+        (
+            "max_split_size_mb:50,large_segment_size_mb:100",
+            "max_split_size_mb:50: .*too small, must be >= 100",
+        ),
+        ("max_non_split_rounding_mb:5", "max_non_split_rounding_mb:5: .*too small, must be >= 20"),
+        ("large_segment_size_mb:10", "large_segment_size_mb:10: .*must be > 10 MB"),
+        ("garbage_collection_threshold:0", r"garbage_collection_threshold:0: .*set it in \(0.0, 1.0\)"),
+        ("garbage_collection_threshold:1", r"garbage_collection_threshold:1: .*set it in \(0.0, 1.0\)"),
         ("garbage_collection_threshold:nan", "'nan' is not a number"),
-        ("per_process_memory_fraction:1.5", r"per_process_memory_fraction:1.5: set it in \[0.0, 1.0\]"),
-        ("roundup_power2_divisions:3", "roundup_power2_divisions:3: the divisions have to be a power of 2"),
-        ("roundup_power2_divisions:0", "roundup_power2_divisions:0: the divisions have to be a power of 2"),
-        ("roundup_power2_divisions:[256:3]", "roundup_power2_divisions:3: the divisions"),
+        ("per_process_memory_fraction:1.5", r"per_process_memory_fraction:1.5: .*set it in \[0.0, 1.0\]"),
+        ("roundup_power2_divisions:3", "roundup_power2_divisions:3: .*the divisions has to be power of 2"),
+        ("roundup_power2_divisions:0", "roundup_power2_divisions:0: .*the divisions has to be power of 2"),
+        ("roundup_power2_divisions:[256:3]", "roundup_power2_divisions:3: .*the divisions"),
         (
             "roundup_power2_divisions:[3:2]",
-            "roundup_power2_divisions:3: the intervals have to be a power of 2",
+            "roundup_power2_divisions:3: .*the intervals have to be power of 2",
         ),
         ("roundup_power2_divisions:[64]", "'' is not a whole number"),
-        ("expandable_segments:true", "expected 'True' or 'False' but got 'true'"),
-        ("backend:jemalloc", "unknown allocator backend, options are native and cudaMallocAsync"),
+        ("expandable_segments:true", "Expected 'True' or 'False' in ConfigTokenizer but got 'true'"),
+        ("backend:jemalloc", "Unknown allocator backend, options are native and cudaMallocAsync"),
         ("max_split_size_mb:30GB", "'30GB' is not a whole number"),
         ("max_split_size_mb:-5", "'-5' is not a whole number"),
         ("max_split_size_mb=30", "cannot read 'max_split_size_mb=30'"),
@@ -111,7 +116,7 @@ def test_what_replaces_the_modelled_rules_is_unsupported_by_name(text: str) -> N
 
 
 def test_settings_made_in_code_meet_the_same_limits() -> None:
-    with pytest.raises(UsageError, match="max_split_size_mb:1: too small"):
+    with pytest.raises(UsageError, match=r"max_split_size_mb:1: .*too small"):
         CudaSettings(max_split_bytes=MIB)
 
 
@@ -146,19 +151,21 @@ def test_only_what_differs_from_the_defaults_is_written() -> None:
         "expandable_segments:True,,",
     ],
 )
-def test_the_installed_torch_refuses_the_same(text: str) -> None:
+def test_the_installed_torch_refuses_the_same_in_the_same_words(text: str) -> None:
     torch = pytest.importorskip("torch")
     set_allocator = torch._C._accelerator_setAllocatorSettings
+    theirs = ours = ""
     try:
         set_allocator(text)
-        torch_accepts = True
-    except (RuntimeError, ValueError):
-        torch_accepts = False
+    except (RuntimeError, ValueError) as error:
+        theirs = str(error).splitlines()[0].strip()
     finally:  # torch keeps some values from one call to the next
         set_allocator("large_segment_size_mb:20,max_non_split_rounding_mb:20,expandable_segments:False")
     try:
         parse_cuda_settings(text)
-        accepts = True
-    except UsageError:
-        accepts = False
-    assert accepts == torch_accepts
+    except UsageError as error:
+        ours = str(error)
+    assert bool(ours) == bool(theirs)
+    if "INTERNAL ASSERT" not in theirs:  # what it cannot read at all, torch says in words for itself
+        theirs = re.sub(r" at index \d+", "", theirs)
+        assert theirs in ours

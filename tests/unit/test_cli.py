@@ -181,7 +181,10 @@ def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
         (["estimate", "zoo:mlp", "--layers", "some"], "--layers some: write a whole number, or all"),
         (["estimate", "zoo:mlp", "--out", "/nowhere/x.json"], "there is no directory /nowhere"),
         (["estimate", "zoo:mlp", "--out", "/"], "is a directory"),
-        (["estimate", "zoo:mlp", "--alloc-conf", "max_split:3"], "unrecognized key 'max_split'"),
+        (
+            ["estimate", "zoo:mlp", "--alloc-conf", "max_split:3"],
+            "Unrecognized key 'max_split' in CUDA allocator config.",
+        ),
         (["estimate", "zoo:mlp", "--alloc-conf", "backend:native"], "changes nothing on the CPU"),
         (["estimate", "zoo:mlp", "--bach-size", "3"], "No such option: --bach-size"),
         (["estimat", "zoo:mlp"], "No such command 'estimat'"),

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu.__main__ import estimated
 from benchmarks.gpu.measured import compact
 from benchmarks.gpu.replayed import replayed
 from benchmarks.gpu.workloads import SUITE
+from memgauge.allocators.blocks import Driver
+from memgauge.allocators.cuda_caching import CudaCachingAllocator
 from memgauge.allocators.settings import parse_cuda_settings
 from memgauge.units import MIB
+
+ROOT = Path(__file__).parents[2]
 
 MACHINE = {
     "gpu": "NVIDIA H100 80GB HBM3",
@@ -41,15 +50,17 @@ def test_each_can_be_estimated_without_a_gpu(name: str) -> None:
     assert low < expected < high and said["allocated"] <= said["reserved"][1]
 
 
+# Two tensors that share a segment of 20 MiB, one of its own, the cache given back, one more.
+HISTORY: list[list[Any]] = [
+    ["s", 0, 20 * MIB], ["a", 0, 2 * MIB], ["a", 1, 3 * MIB], ["f", 1, 3 * MIB],
+    ["s", 2, 30 * MIB], ["a", 2, 30 * MIB], ["f", 2, 30 * MIB], ["g", 2, 30 * MIB],
+    ["s", 3, 40 * MIB], ["a", 3, 40 * MIB],
+]  # fmt: skip
+
+
 def test_a_recorded_history_gives_its_reserved_bytes() -> None:
-    # Two tensors that share a segment of 20 MiB, one of its own, the cache given back, one more.
-    history = [
-        ["s", 0, 20 * MIB], ["a", 0, 2 * MIB], ["a", 1, 3 * MIB], ["f", 1, 3 * MIB],
-        ["s", 2, 30 * MIB], ["a", 2, 30 * MIB], ["f", 2, 30 * MIB], ["g", 2, 30 * MIB],
-        ["s", 3, 40 * MIB], ["a", 3, 40 * MIB],
-    ]  # fmt: skip
-    assert replayed(history) == (60 * MIB, 60 * MIB)
-    kept = [row for row in history if row[0] != "g"]
+    assert replayed(HISTORY) == (60 * MIB, 60 * MIB)
+    kept = [row for row in HISTORY if row[0] != "g"]
     assert replayed(kept) == (90 * MIB, 90 * MIB)
 
 
@@ -77,13 +88,165 @@ def test_addresses_of_a_history_are_numbered_as_they_appear() -> None:
 
 
 def test_without_a_gpu_it_measures_nothing_and_ends_with_three(tmp_path: Path) -> None:
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     out = tmp_path / "gpu.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(out)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    done = suite("--out", str(out))
     assert done.returncode == 3 and "no CUDA device" in done.stderr
     assert not out.exists()
+
+
+def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+# As on a machine that has only torch, with what it needs, numpy, psutil and NVML's binding.
+ONLY_TORCH = """
+import importlib.machinery, importlib.metadata, json, re, sys
+
+# torch imports optree where pip's records name it, so what is installed must stay importable.
+there, new = set(), {"torch", "numpy", "psutil", "nvidia-ml-py", "optree"}
+while new:
+    name = new.pop()
+    there.add(name)
+    try:
+        needs = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        continue
+    plain = (re.match(r"[\\w.-]+", n).group() for n in needs if "extra ==" not in n)
+    new |= {n.lower().replace("_", "-") for n in plain} - there
+top = importlib.metadata.packages_distributions()
+known = {"memgauge", "benchmarks"}
+blocked = {m for m, d in top.items() if not there & {n.lower().replace("_", "-") for n in d}} - known
+assert {"msgspec", "rich", "typer", "cloudpickle"} <= blocked, blocked
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in blocked else super().find_spec(name, path, target)
+
+sys.meta_path[:] = [Finder if f is importlib.machinery.PathFinder else f for f in sys.meta_path]
+from benchmarks.gpu import measured, plain_records
+from benchmarks.gpu.__main__ import estimated
+"""
+
+
+def test_it_estimates_the_same_on_a_machine_that_has_only_torch() -> None:
+    names = ["decoder adam,fused", "residual channels_last amp", "gru infer"]
+    code = ONLY_TORCH + (
+        "assert plain_records.install()\n"
+        "from benchmarks.gpu.replayed import replayed\n"
+        f"print(json.dumps([estimated(name, {MACHINE!r}) for name in {names!r}]))\n"
+        f"print(json.dumps(replayed({HISTORY!r})))\n"
+        "assert not blocked & {name.partition('.')[0] for name in sys.modules} - {'msgspec'}\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    said, exact = map(json.loads, done.stdout.splitlines())
+    for name, there in zip(names, said, strict=True):
+        here = estimated(name, MACHINE)
+        assert "error" not in here, here
+        assert {k: v for k, v in there.items() if k != "seconds"} == {
+            k: v for k, v in here.items() if k != "seconds"
+        }
+    assert exact == [60 * MIB, 60 * MIB]
+
+
+@pytest.mark.parametrize("setting", ["", *sorted({s.alloc_conf for s in SUITE.values()} - {""})])
+def test_whatever_the_allocator_records_replays_to_its_reserved_bytes(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The history of a run of the model itself, in torch's format: what `compact` and `replayed` leave
+    # out or misplace (releases of the cache, streams, sizes) gives other reserved bytes.
+    entries: list[dict[str, Any]] = []
+
+    def record(action: str, address: int, size: int, stream: int = 0) -> None:
+        entries.append({"action": action, "addr": address, "size": size, "stream": stream})
+
+    take, give_back = Driver.take, Driver.give_back
+
+    def taken(driver: Driver, size: int) -> bool:
+        record("segment_alloc", -1, size)
+        return take(driver, size)
+
+    def given_back(driver: Driver, size: int) -> None:
+        record("segment_free", -1, size)
+        give_back(driver, size)
+
+    monkeypatch.setattr(Driver, "take", taken)
+    monkeypatch.setattr(Driver, "give_back", given_back)
+    draw = random.Random(7)
+    allocator = CudaCachingAllocator(parse_cuda_settings(setting))
+    held: list[Any] = []
+    highest = 0
+    for _ in range(3000):
+        chance = draw.random()
+        if chance < 0.004:
+            allocator.release_cached()
+        elif held and chance < 0.49:
+            block, address, stream = held.pop(draw.randrange(len(held)))
+            record("free_requested", address, block.requested_bytes, stream)
+            record("free_completed", address, block.requested_bytes, stream)
+            allocator.free(block)
+        else:
+            stream = draw.choice((0, 0, 0, 140_001))
+            size = int(2 ** draw.uniform(4, 26))
+            block = allocator.allocate(size, stream)
+            assert block is not None
+            address = len(entries)
+            record("alloc", address, size, stream)
+            held.append((block, address, stream))
+        highest = max(highest, allocator.reserved_bytes)
+    monkeypatch.undo()
+    assert any(entry["action"] == "segment_free" for entry in entries)
+    assert replayed(compact(entries), setting) == (highest, highest)
+
+
+def test_what_it_calls_of_torch_exists_as_it_calls_it() -> None:
+    # On a machine without a GPU these cannot be called; a changed signature would show on a GPU only.
+    recording = inspect.signature(torch.cuda.memory._record_memory_history)
+    recording.bind(max_entries=1, context=None)
+    recording.bind(enabled=None)
+    inspect.signature(torch.cuda.memory._snapshot).bind()
+    inspect.signature(torch.cuda.mem_get_info).bind(torch.device("cuda", 0))
+    documented = torch.cuda.memory._snapshot.__doc__ or ""
+    for word in (
+        "device_traces",
+        '"alloc"',
+        '"free_completed"',
+        '"segment_alloc"',
+        '"segment_free"',
+        "addr:",
+    ):
+        assert word in documented, word
+    statistics = torch.cuda.memory_stats.__doc__ or ""
+    for word in ("allocated_bytes.{all", "reserved_bytes.{all", "requested_bytes.{all", "num_alloc_retries"):
+        assert word in statistics, word
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--only", "decoder sgd,momentum;nothing"), "'nothing': no such workload"),
+        (("--estimate", "nowhere.json"), "nowhere.json cannot be read"),
+        (("--estimate", "README.md"), "README.md is not a file of this suite"),
+    ],
+)
+def test_wrong_input_is_named(arguments: tuple[str, ...], said: str) -> None:
+    done = suite(*arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_measurements_from_elsewhere_are_estimated_and_shown(tmp_path: Path) -> None:
+    row = {"allocated": 100 * MIB, "reserved": 60 * MIB, "history": HISTORY}
+    failed = {"name": "encoder flash", "error": "RuntimeError: No available kernel."}
+    document = {"machine": MACHINE, "rows": {"mlp": row, "encoder flash": failed}}
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps(document))
+    done = suite("--estimate", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "exact" in done.stdout and "No available kernel" in done.stdout
+    kept = json.loads(file.read_text())["rows"]
+    assert kept["mlp"]["estimate"]["allocated"] > 0 and kept["encoder flash"] == failed

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import memgauge
 from memgauge import devices
 from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
+from memgauge.records import Category, MemoryEvent, Scratch, Trace
 from memgauge.vary import Varied, curve, largest, over_catalogue, parse_values
 
 MLP = {"options": TargetOptions(), "sets": {}}
@@ -44,6 +46,19 @@ def test_sizes_off_the_line_are_noticed() -> None:
     assert not line.gives(40, dataclasses.replace(third, events=third.events[:-1]))
 
 
+def test_scratch_may_lie_a_little_off_the_line_and_tensors_may_not() -> None:
+    def run(size: int, mechanism: str | None) -> Trace:
+        scratch = {} if mechanism is None else {0: Scratch(mechanism, 0, size)}
+        events = [MemoryEvent(0, size, "", "", ""), MemoryEvent(0, -size, "", "", "")]
+        return Trace(events=events, categories=[Category.TEMPORARY], layers=[""], scratch=scratch)
+
+    assert Affine.through(8, run(100_000, None), 16, run(200_004, None)) is None
+    line = Affine.through(8, run(100_000, "sorting"), 16, run(200_004, "sorting"))
+    assert line is not None
+    assert [e.requested_bytes for e in line.at(11).events] == [137_501, -137_501]
+    assert line.gives(11, run(137_600, "sorting")) and not line.gives(11, run(139_000, "sorting"))
+
+
 def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
     result = over_catalogue("zoo:mlp", **MLP)  # type: ignore[arg-type]
     assert result.rows[0].device == "nvidia-rtx-4060"
@@ -51,11 +66,33 @@ def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
     assert {row.fits.verdict for row in result.rows} == {"yes"}
 
 
+def test_a_row_of_the_catalogue_is_what_an_estimate_for_that_card_says(tmp_path: Path) -> None:
+    # Three cards of one compute capability: cuDNN divides work among their multiprocessors, and a
+    # program may size its batch by the card's memory.
+    (tmp_path / "by_memory.py").write_text(
+        "import memgauge, torch\n"
+        "def by_memory():\n"
+        "    def batch():\n"
+        "        return torch.randn(torch.cuda.get_device_properties(0).total_memory // 2**30, 1 << 20)\n"
+        "    return memgauge.Workload(build=lambda: torch.nn.Linear(1 << 20, 1), batch=batch,\n"
+        "        step=lambda model, x: model(x).sum().backward())\n"
+    )
+    half = TargetOptions(batch_size=2, precision="float16")
+    for target, options in (
+        ("torchvision:resnet18", half),
+        (f"{tmp_path}/by_memory.py:by_memory", TargetOptions()),
+    ):
+        rows = {row.device: row for row in over_catalogue(target, options=options, sets={}).rows}
+        for card in ("nvidia-rtx-3060", "nvidia-a6000", "nvidia-rtx-3090"):
+            alone = memgauge.estimate(target, device=card, options=options)
+            assert rows[card].device_bytes == alone.peak.device_bytes, (target, card)
+
+
 def test_a_curve_grows_with_the_batch() -> None:
     result = curve("zoo:torres-cnn", device="nvidia-t4", name="batch_size", values=(16, 64, 256), **MLP)  # type: ignore[arg-type]
     peaks = [row.allocated_bytes for row in result.rows]
     assert peaks == sorted(peaks) and len(set(peaks)) == 3
-    assert result.is_affine and result.traced == (8, 16, 40)
+    assert result.is_affine and result.traced == (8, 16, 40, 256)  # the largest is traced, to be sure
 
 
 def test_the_largest_fits_and_the_next_does_not() -> None:
@@ -71,10 +108,94 @@ def test_the_largest_fits_and_the_next_does_not() -> None:
     assert result.binds["phase"].startswith("step")
 
 
+@pytest.mark.parametrize("card", ["nvidia-rtx-4060", "nvidia-t4"])
+def test_what_fit_says_of_a_value_is_what_an_estimate_says(card: str) -> None:
+    options = TargetOptions(optimizer="adam", precision="amp-float16")
+    found = largest("torchvision:resnet18", device=card, name="batch_size", options=options, sets={})
+    assert found.surely is not None and found.probably is not None
+    for value in (found.surely, found.surely + 1, found.probably, found.probably + 1):
+        row = next(row for row in found.curve.rows if row.value == value)
+        alone = memgauge.estimate(
+            "torchvision:resnet18", device=card, options=dataclasses.replace(options, batch_size=value)
+        )
+        assert alone.fits is not None
+        assert (row.fits, row.device_bytes) == (alone.fits, alone.peak.device_bytes), value
+
+
 def test_a_largest_of_many_millions_is_found() -> None:
     result = largest("zoo:mlp", device="nvidia-b200", name="batch_size", **MLP)  # type: ignore[arg-type]
     assert result.surely is not None and result.surely > 2**22
-    assert result.curve.traced[-1] == 40  # by replays alone
+    assert result.curve.traced == (1, 2, 4, 8, 16, 40, result.probably)  # the rest by replays
+
+
+# Below 3,072 indices the gradient of an embedding is summed without sorting; at most 4,000 are taken.
+EMBEDDED = """
+import memgauge, torch
+
+def embedded(count: int = 1, most: int = 4000):
+    def build():
+        model = torch.nn.Embedding(50_000, 768)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def batch():
+        if count < 3:
+            raise ValueError(f"{count} is too few")
+        if count > most:
+            raise ValueError(f"{count} is more than {most}")
+        return torch.zeros(count * 64, dtype=torch.int64)
+
+    def step(model, optimizer, ids):
+        model(ids).sum().backward()
+        optimizer.step()
+
+    return memgauge.Workload(build=build, batch=batch, step=step)
+"""
+
+
+def embedded(folder: Path) -> str:
+    (folder / "embedded.py").write_text(EMBEDDED)
+    return f"{folder / 'embedded.py'}:embedded"
+
+
+def test_a_line_that_ends_somewhere_is_noticed(tmp_path: Path) -> None:
+    target = embedded(tmp_path)
+    found = curve(target, device="nvidia-t4", name="count", values=(4, 40, 100, 1000), **MLP)  # type: ignore[arg-type]
+    for row in found.rows:
+        sets = {"count": str(row.value)}
+        alone = memgauge.estimate(target, device="nvidia-t4", sets=sets)
+        assert row.device_bytes == alone.peak.device_bytes, row.value
+
+
+def test_the_largest_lies_beyond_the_end_of_a_line(tmp_path: Path) -> None:
+    target, sets = embedded(tmp_path), {"most": "1000000"}
+    found = largest(target, device="nvidia-t4", name="count", options=TargetOptions(), sets=sets)
+    assert found.probably is not None and found.probably in found.curve.traced
+    assert found.curve.rows[0].value == 4  # 1 and 2 are refused
+    for value, fits in ((found.probably, True), (found.probably + 1, False)):
+        alone = memgauge.estimate(target, device="nvidia-t4", sets={**sets, "count": str(value)}).fits
+        assert alone is not None and alone.least_capacity_bytes is not None
+        assert (alone.least_capacity_bytes.expected <= (alone.capacity_bytes or 0)) is fits
+    assert not found.limit
+
+
+def test_the_largest_is_at_most_what_the_target_takes(tmp_path: Path) -> None:
+    target = embedded(tmp_path)
+    found = largest(target, device="nvidia-b200", name="count", options=TargetOptions(), sets={})
+    assert found.surely == found.probably == 4000
+    assert "4001 is more than 4000" in found.limit
+    with pytest.raises(UsageError, match="1 is too few"):
+        largest(target, device="nvidia-t4", name="count", options=TargetOptions(), sets={"most": "2"})
+
+
+def test_positions_end_a_search(tmp_path: Path) -> None:
+    found = largest(
+        "zoo:gpt2",
+        device="nvidia-a100-80gb",
+        name="sequence_length",
+        options=TargetOptions(batch_size=1),
+        sets={},
+    )
+    assert found.surely == found.probably == 1024 and "1024 positions" in found.limit
 
 
 def test_what_does_not_grow_has_no_largest(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class CudaCachingAllocator:
         """Start with nothing reserved. For the arguments see `replay`."""
         total_bytes = capacity_bytes if total_bytes is None else total_bytes
         self.allocated_bytes = 0
-        self.reserved_bytes = 0
+        self.reserved_bytes = self.peak_reserved_bytes = 0
         self._driver = Driver(total_bytes if capacity_bytes is None else capacity_bytes)
         self._power2_divisions = settings.roundup_power2_divisions
         self._large_segment_bytes = settings.large_segment_bytes
@@ -176,17 +176,13 @@ class CudaCachingAllocator:
         if block is None:
             self.release_cached()
             block = self._reserve(pool, size_bytes)
-        self.reserved_bytes = self._driver.reserved_bytes
+        self.reserved_bytes = reserved_bytes = self._driver.reserved_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved_bytes)
         return block
 
     def _reserve(self, pool: Pool, size_bytes: int) -> Block | None:
-        """Return a new segment, or one grown far enough (`get_allocation_size`, `alloc_block`)."""
-        if size_bytes <= SMALL_REQUEST_BYTES:
-            segment_bytes = SMALL_SEGMENT_BYTES
-        elif size_bytes < SHARED_REQUEST_BYTES:
-            segment_bytes = self._large_segment_bytes
-        else:
-            segment_bytes = round_up(size_bytes, SEGMENT_ROUNDING_BYTES)
+        """Return a new segment, or one grown far enough (`alloc_block`)."""
+        segment_bytes = self.segment_bytes(size_bytes)
         if self._driver.reserved_bytes + segment_bytes > self._allowed_bytes:
             return None
         if self._expandable:
@@ -194,6 +190,14 @@ class CudaCachingAllocator:
         if not self._driver.take(segment_bytes):
             return None
         return Block.segment(self._driver.address(segment_bytes), segment_bytes, pool)
+
+    def segment_bytes(self, size_bytes: int) -> int:
+        """Return what a request that the cache cannot serve takes of the driver (`get_allocation_size`)."""
+        if size_bytes <= SMALL_REQUEST_BYTES:
+            return SMALL_SEGMENT_BYTES
+        if size_bytes < SHARED_REQUEST_BYTES:
+            return self._large_segment_bytes
+        return round_up(size_bytes, SEGMENT_ROUNDING_BYTES)
 
     def _release_oversize(self, pool: Pool, size_bytes: int) -> bool:
         """Give back one cached block that is large enough, or several (`release_available_cached_blocks`).

@@ -131,6 +131,39 @@ def walk(
     return _timeline(requested, allocated, reserved if keeps else None, block_bytes)
 
 
+def first_refused(
+    changes: Iterable[tuple[int, int]],
+    allocator: Allocator,
+    releases: Iterable[int] = (),
+    streams: Mapping[int, int] = NO_STREAMS,
+) -> int | None:
+    """Hand every change to `allocator`, in order, until a request does not fit; return its bytes, None if all do.
+
+    As `walk`, without a timeline and without its checks: for what was walked before.
+
+    Args:
+        changes: Storage and requested bytes of each event.
+        allocator, releases, streams: As in `walk`.
+    """
+    allocate, free = allocator.allocate, allocator.free
+    stream_of = streams.get
+    live: dict[int, Block] = {}
+    upcoming = iter(releases)
+    release_at = next(upcoming, -1)
+    for index, (storage, change_bytes) in enumerate(changes):
+        while release_at == index:
+            allocator.release_cached()
+            release_at = next(upcoming, -1)
+        if change_bytes > 0:
+            block = allocate(change_bytes, stream_of(storage, 0))
+            if block is None:
+                return change_bytes
+            live[storage] = block
+        elif change_bytes < 0:
+            free(live.pop(storage))
+    return None
+
+
 def _timeline(
     requested: list[int], allocated: list[int], reserved: list[int | None] | None, block_bytes: dict[int, int]
 ) -> Timeline:

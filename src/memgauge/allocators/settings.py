@@ -2,7 +2,8 @@
 
 Source: `AcceleratorAllocatorConfig` and `CUDAAllocatorConfig` of torch 2.13.0
 (headers c10/core/AllocatorConfig.h and c10/cuda/CUDAAllocatorConfig.h; limits and
-refusals observed in its libc10). Refused is what torch refuses, and also what torch
+refusals observed in its libc10; CUDA's own in c10/cuda/CUDAAllocatorConfig.cpp). Refused is what torch
+refuses, in its own words after the user's value, and also what torch
 silently misreads: a negative number, or letters behind one (it takes `30GB` for 30 MiB).
 """
 
@@ -56,18 +57,26 @@ class CudaSettings:
             UsageError: A value is outside its limits.
         """
         segment_mb = self.large_segment_bytes / MIB
-        _require(segment_mb > _SHARED_REQUEST_MB, "large_segment_size_mb", segment_mb, "must be > 10")
+        _require(
+            segment_mb > _SHARED_REQUEST_MB,
+            "large_segment_size_mb",
+            segment_mb,
+            "CachingAllocator option large_segment_size_mb must be > 10 MB",
+        )
         for key, limit_bytes in (
             ("max_split_size_mb", self.max_split_bytes),
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if limit_bytes is not None:
                 enough = limit_bytes >= self.large_segment_bytes
-                _require(enough, key, limit_bytes / MIB, f"too small, must be >= {segment_mb:g}")
+                reason = f"CachingAllocator option {key} too small, must be >= {segment_mb:g}"
+                _require(enough, key, limit_bytes / MIB, reason)
         threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
         if threshold is not None:
-            _require(0 < threshold < 1, "garbage_collection_threshold", threshold, "set it in (0.0, 1.0)")
-        _require(0 <= fraction <= 1, "per_process_memory_fraction", fraction, "set it in [0.0, 1.0]")
+            reason = "garbage_collect_threshold is invalid, set it in (0.0, 1.0)"
+            _require(0 < threshold < 1, "garbage_collection_threshold", threshold, reason)
+        reason = "per_process_memory_fraction is invalid, set it in [0.0, 1.0]"
+        _require(0 <= fraction <= 1, "per_process_memory_fraction", fraction, reason)
         for divisions in self.roundup_power2_divisions:
             _require_divisions(divisions)
 
@@ -88,7 +97,9 @@ def parse_cuda_settings(text: str) -> CudaSettings:
             continue
         if key not in _PARSERS:
             known = nearest(key, (*_PARSERS, *_IGNORED))
-            raise UsageError(f"unrecognized key {key!r} in the CUDA allocator settings{known}; {_SYNTAX}")
+            raise UsageError(
+                f"Unrecognized key {key!r} in CUDA allocator config.{known} {_SYNTAX.capitalize()}"
+            )
         field, parse = _PARSERS[key]
         parsed = parse(key, value)
         if field:
@@ -125,7 +136,7 @@ def _require(condition: bool, key: str, number: float, reason: str) -> None:
 
 def _require_divisions(divisions: int) -> None:
     allowed = divisions == 0 or _is_power2(divisions)
-    reason = "the divisions have to be a power of 2, or 0 in a list to disable rounding"
+    reason = "For roundups, the divisions has to be power of 2 or 0 to disable roundup"
     _require(allowed, "roundup_power2_divisions", divisions, reason)
 
 
@@ -155,7 +166,7 @@ def _share(key: str, value: str) -> float:
 
 def _boolean(key: str, value: str) -> bool:
     if value not in ("True", "False"):
-        raise UsageError(f"{key}:{value}: expected 'True' or 'False' but got {value!r}")
+        raise UsageError(f"{key}:{value}: Expected 'True' or 'False' in ConfigTokenizer but got {value!r}")
     return value == "True"
 
 
@@ -166,7 +177,7 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     """
     if not value.startswith("["):
         divisions = _whole(key, value)
-        _require(_is_power2(divisions), key, divisions, "the divisions have to be a power of 2")
+        _require(_is_power2(divisions), key, divisions, "For roundups, the divisions has to be power of 2")
         return (divisions,) * _DIVIDED_POWERS
     table = [0] * _DIVIDED_POWERS
     last: int | None = None
@@ -179,7 +190,7 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
             table[first:] = [divisions] * len(table[first:])
             continue
         interval = _whole(key, start)
-        _require(_is_power2(interval), key, interval, "the intervals have to be a power of 2")
+        _require(_is_power2(interval), key, interval, "For roundups, the intervals have to be power of 2")
         index = min(interval.bit_length(), _DIVIDED_POWERS) - 1
         if last is None:
             table[:index] = [divisions] * index
@@ -194,7 +205,7 @@ def _backend(key: str, value: str) -> None:
             f"{key}:{value}: CUDA's own pool allocator is not modelled, only PyTorch's (backend:native)"
         )
     if value != "native":
-        raise UsageError(f"{key}:{value}: unknown allocator backend, options are native and cudaMallocAsync")
+        raise UsageError(f"{key}:{value}: Unknown allocator backend, options are native and cudaMallocAsync")
 
 
 def _refusal(key: str, value: str) -> None:

@@ -22,7 +22,7 @@ def command(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", show_default=False, help="One device, or a device file: what is known of it."
+            metavar="NAME", show_default=False, help="One device, or a device file: what is known of it."
         ),
     ] = None,
     torch_version: options.TorchVersion = None,
@@ -32,9 +32,8 @@ def command(
     """List the devices that --device knows, or explain one: each figure with its source and grade."""
     from memgauge import devices
     from memgauge.cli.documents import Devices
-    from memgauge.devices.stack import Stack
 
-    stack = options.stack_of(torch_version, cuda_version) or Stack()
+    stack = options.stack_of(torch_version, cuda_version) or options.stack_here()
     if name is not None:
         facts = _facts(name, stack)
         if as_json:
@@ -101,13 +100,17 @@ def _facts(name: str, stack: object) -> DeviceFacts:
     if device.kind == "cuda":
         beside, figure = context(device, stack)
         add("context", beside, figure.grade, figure.source)
-        size = libraries.cublas_bytes_of(device, stack)
         workspace = device.cublas_workspace
-        grade, source = (
-            (workspace.grade, workspace.source)
-            if workspace
-            else ("vendor", libraries.MECHANISMS[libraries.CUBLAS])
-        )
+        grade, source = "vendor", libraries.MECHANISMS[libraries.CUBLAS]
+        as_known = device
+        if workspace is not None:
+            grade, source = workspace.grade, workspace.source
+        elif device.is_nvidia and device.compute_capability is None:
+            as_known = devices.find(
+                "nvidia-a100-40gb"
+            )  # as estimates take it (frameworks.torch.predict.card_of)
+            grade, source = "guessed", "compute capability is not given: as on an A100"
+        size = libraries.cublas_bytes_of(as_known, stack)
         add("cuBLAS workspace, each of two threads", size, grade, source)
         add(
             "cuBLASLt workspace, each product",
@@ -121,12 +124,12 @@ def _facts(name: str, stack: object) -> DeviceFacts:
         cuda=".".join(map(str, stack.cuda_version)),
         loads_modules="lazily" if stack.is_lazy else "all at once",
         facts=tuple(facts),
-        mechanisms=dict(libraries.MECHANISMS),
+        mechanisms=dict(libraries.MECHANISMS) if device.kind == "cuda" else {},
     )
 
 
 def _explain(facts: DeviceFacts) -> None:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.text import Text
 
     from memgauge.report.tables import format_range, grid, plain
@@ -141,19 +144,19 @@ def _explain(facts: DeviceFacts) -> None:
         said.append(
             f"{device.multiprocessors} multiprocessors of {device.threads_per_multiprocessor} threads"
         )
-    said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
+    if device.kind == "cuda":
+        said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
+    parts: list[RenderableType] = [head]
+    if said:
+        parts.append(Text("; ".join(said), style="dim"))
+    if not facts.facts:
+        parts.append(Text(f"what it has is {device.source}"))
+        show(Group(*parts))
+        return
     table = grid("figure", "amount", "grade")
     for fact in facts.facts:
         table.add_row(fact.what, format_range(fact.bytes), fact.grade)
-    sources = [f"{fact.what}: {fact.source}" for fact in facts.facts]
+    sources = [f"{fact.what}: {fact.source or 'no source is given'}" for fact in facts.facts]
     scratch = [f"{name}: {why}" for name, why in facts.mechanisms.items()]
-    show(
-        Group(
-            head,
-            Text("; ".join(said), style="dim"),
-            Text(),
-            table,
-            *section("From", *bullets(sources)),
-            *section("Taken by libraries while they work", *bullets(scratch)),
-        )
-    )
+    parts += [Text(), table, *section("From", *bullets(sources))]
+    show(Group(*parts, *section("Taken by libraries while they work", *bullets(scratch))))

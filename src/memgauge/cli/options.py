@@ -222,10 +222,14 @@ def stack_of(
         given["cublas_workspace_config"] = cublas_workspace
     if not given:
         return None
-    if "torch" not in given:
-        installed = _installed_torch()
-        if installed is not None:
-            given["torch"] = installed
+    return stack_here(**given)
+
+
+def stack_here(**given: Any) -> Stack:
+    """Return the software that is installed here where it is not given otherwise."""
+    installed = _installed_torch()
+    if installed is not None:
+        given.setdefault("torch", installed)
     return Stack(**given)
 
 

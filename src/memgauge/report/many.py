@@ -41,7 +41,7 @@ def largest_view(result: Largest) -> RenderableType:
     head.append(f" on {plain(curve.device).plain}: ")
     name = plain(curve.argument).plain
     if result.probably is None:
-        head.append(f"not even {name}=1 fits", style="bold red")
+        head.append(f"not even {name}={min(r.value or 1 for r in curve.rows)} fits", style="bold red")
     else:
         surely = "none surely" if result.surely is None else f"{name}={result.surely} surely"
         head.append(f"{surely}, {name}={result.probably} probably")
@@ -53,6 +53,8 @@ def largest_view(result: Largest) -> RenderableType:
         if result.binds["layer"]:
             where.append(f", layer {plain(result.binds['layer']).plain}")
         parts.append(where)
+    if result.limit:
+        parts.append(Text("no more, since: ", style="dim").append(plain(result.limit).plain))
     return Group(*parts, Text(), _curve_table(curve), Text(), _how(curve))
 
 

@@ -21,6 +21,7 @@ from memgauge.frameworks.torch.cuda_streams import Nothing, Streams
 from memgauge.frameworks.torch.cuda_tensor import CPU
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.values import ValueReader, user_line
+from memgauge.records import ASKED_CARD
 
 RNG_STATE_BYTES = 16
 
@@ -174,7 +175,7 @@ def _streams(streams: Streams) -> dict[str, Any]:
 
 def _about(card: Card, values: ValueReader) -> dict[str, Any]:
     def asked(answer: Any) -> Any:
-        values.assume(f"the program asked which GPU this is and was told {card.name}")
+        values.assume(f"{ASKED_CARD} and was told {card.name}")
         return answer
 
     properties = types.SimpleNamespace(
