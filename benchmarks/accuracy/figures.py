@@ -62,7 +62,7 @@ def estimate_range(row: Row, kind: str, beside: int, beside_spread: int = 0) -> 
         expected = row["reserved"]
         if kind == "reserved" and row["limited"]:
             expected = row["limited"]
-    spread = placement_bytes(row["convolved"], expected)
+    spread = placement_bytes(expected)
     parts = [Uncertainty(source="placement", low_bytes=spread, high_bytes=spread, basis="")]
     if kind != "allocated":
         up = max(row["high"] - row["reserved"], 0)

@@ -17,7 +17,6 @@ from benchmarks.accuracy.cases import Case
 from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.device_memory import (
-    convolved_share,
     giving_way,
     least_reserved,
     replay_sized,
@@ -137,7 +136,6 @@ def predict(case: Case) -> dict[str, Any]:
         "allocated": allocated,
         "tensor_sum": max(free.requested_bytes),
         "events": len(trace.events),
-        "convolved": round(convolved_share(trace), 4),
         "ablations": {
             name: max(replay_sized(without(trace, left_out), _SETTINGS, "expected").reserved_bytes or ())
             for name, left_out in ABLATIONS.items()
