@@ -38,8 +38,8 @@ PLACEMENT_BYTES = 20 * MIB
 # what remains is close to what is allocated. Within it lie all but one of the verdicts of the build half
 # of timm's largest batches; it was set while those of the report half were in sight (docs/accuracy.md).
 LEAST_SPREAD = 0.03
-# The search for the least capacity ends at this share of it.
-_CAPACITY_STEP = 1 / 128
+# The search for the least capacity ends at this share of it, or after so many tries.
+_CAPACITY_STEP, _CAPACITY_TRIES = 1 / 128, 6
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +242,9 @@ def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Ti
 
 
 def least_reserved(trace: Trace, settings: CudaSettings) -> int:
-    """Return the least reserved memory within which a run succeeds, cached blocks being given back; to 1/128.
+    """Return the least reserved memory within which a run succeeds, cached blocks being given back.
+
+    To 1/128, or as near as six tries come once one of them runs.
 
     What is requested at once is not enough, so the search begins there, in steps that double until a try
     runs; it would run in what it reserved. Between the last that failed and this one the search halves. A
@@ -253,8 +255,11 @@ def least_reserved(trace: Trace, settings: CudaSettings) -> int:
     changes = _changes(trace, {})
     below = max(accumulate(change for _, change in changes), default=0) - 1
     enough: int | None = None
-    step = max(settings.large_segment_bytes, int(below * _CAPACITY_STEP))
-    while enough is None or enough - below > max(2 * MIB, enough * _CAPACITY_STEP):
+    tries, step = 0, max(settings.large_segment_bytes, int(below * _CAPACITY_STEP))
+    while enough is None or (
+        tries < _CAPACITY_TRIES and enough - below > max(2 * MIB, enough * _CAPACITY_STEP)
+    ):
+        tries += 1
         capacity = below + step if enough is None else (below + enough) // 2
         allocator = CudaCachingAllocator(settings, capacity)
         refused = first_refused(changes, allocator, trace.cache_releases, trace.streams)
