@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from memgauge.study.analysis.censoring import bound_of
 from memgauge.study.analysis.drivers import analyse
 from memgauge.study.analysis.fanova import importances
 from memgauge.study.analysis.mechanism import mechanism
@@ -153,6 +154,21 @@ def test_trials_out_of_memory_count_as_above_the_limit() -> None:
     assert (figure.trials, figure.censored) == (100 - above, above) and above > 3
     assert any("above their limit" in w for w in found.warnings)
     assert any(f"{above} trials ran out of memory" in c for c in found.conclusion)
+
+
+def test_a_limit_of_resident_memory_is_no_bound_of_what_was_not_seen() -> None:
+    stopped = Trial(
+        number=0,
+        params={},
+        status="out-of-memory",
+        censored_at_bytes=600,
+        figures={"peak_network_bytes": 400, "average_system_used_bytes": 9000},
+    )
+    assert bound_of(stopped, "peak_resident_bytes") == 600
+    assert bound_of(stopped, "peak_network_bytes") == 400  # above the baseline: what it had reached
+    assert bound_of(stopped, "peak_allocated_bytes") is None
+    assert bound_of(stopped, "average_system_used_bytes") is None
+    assert bound_of(msgspec.structs.replace(stopped, status="done"), "peak_network_bytes") is None
 
 
 def test_a_design_that_is_too_small_is_said_to_be() -> None:

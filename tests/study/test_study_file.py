@@ -67,6 +67,10 @@ def test_a_parameter_exists_only_where_its_condition_holds() -> None:
     assert all(("momentum" in p) == (p["hidden_layers"] == 2 and p["optimizer"] == "sgd") for p in found)
 
 
+def test_steps_of_a_range_are_as_they_are_written() -> None:
+    assert Parameter(low=0.1, high=0.5, step=0.1).levels() == (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
 @pytest.mark.parametrize("design", ["random", "sobol"])
 def test_a_longer_design_begins_with_the_shorter_one(design: str) -> None:
     space = Space({"x": Parameter(low=1, high=1000), "y": Parameter(low=1e-4, high=0.1, log=True)})

@@ -1,7 +1,9 @@
-"""From a study file to its trials: points, repeats, and what each of them runs."""
+"""From a study file to its trials: points, repeats, which are new, in which order, and what each of them runs."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,9 @@ import msgspec
 
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError, nearest
-from memgauge.study.design import points
+from memgauge.study.design import key_of, points
 from memgauge.study.file import StudyFile, as_text
-from memgauge.study.records import Params
+from memgauge.study.records import Params, Predicted, Trial
 from memgauge.study.space import Space
 from memgauge.targets import parse_target
 from memgauge.training import FIELDS, Training
@@ -62,6 +64,46 @@ def points_of(file: StudyFile) -> list[Params]:
     """
     space = None if file.study.design == "list" else Space(file.space)
     return points(file.study.design, space, file.study.trials, file.study.seed, file.list)
+
+
+def missing(file: StudyFile, points: list[Params], known: Iterable[Trial]) -> list[Trial]:
+    """Return the trials of a study that are not among those that are known, without numbers."""
+    planned = {(key_of(t.params), t.repeat) for t in known}
+    return [
+        Trial(number=-1, params=point, repeat=repeat)
+        for repeat in range(file.study.repeats)
+        for point in points
+        if (key_of(point), repeat) not in planned
+    ]
+
+
+def again(trials: Iterable[Trial], *, disturbed: bool, failed: bool) -> list[Trial]:
+    """Return new trials for those that were disturbed or that failed, and have not been repeated yet."""
+    known = list(trials)
+    repeated = {t.repeats_trial for t in known}
+    return [
+        Trial(number=-1, params=t.params, repeat=t.repeat, repeats_trial=t.number)
+        for t in known
+        if t.number not in repeated
+        and ((disturbed and t.status == "done" and t.is_disturbed) or (failed and t.status == "failed"))
+    ]
+
+
+def in_order(file: StudyFile, trials: Iterable[Trial]) -> list[Trial]:
+    """Return trials as they run: whole rounds of repeats, each the cheapest first or shuffled."""
+    found = sorted(trials, key=lambda t: t.number)
+    if file.study.order == "random":
+        source = random.Random(file.study.seed)
+        shuffled = {t.number: source.random() for t in found}
+        return sorted(found, key=lambda t: (t.repeat, shuffled[t.number]))
+    return sorted(found, key=lambda t: (t.repeat, most_bytes(t.predicted) or 0))
+
+
+def most_bytes(predicted: Predicted | None) -> int | None:
+    """Return what a trial may take at most, by its estimate; None if that is not known."""
+    if predicted is None:
+        return None
+    return predicted.host_high_bytes or predicted.allocated_bytes
 
 
 def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int = 0) -> Subject:

@@ -51,7 +51,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.values is not None:
             return self.values[place]
         assert self.low is not None
-        return self.low + place * (self.step or 1)
+        found = self.low + place * (self.step or 1)
+        return found if isinstance(found, int) else float(f"{found:.12g}")  # 0.3, not 0.30000000000000004
 
     def levels(self) -> tuple[Value, ...] | None:
         """Return all values in order; None if there are infinitely many."""

@@ -6,9 +6,10 @@ import importlib.util
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memgauge.errors import MissingError, missing_extra
+from memgauge.errors import missing_extra
+from memgauge.study.analysis.censoring import bound_of, filled, mechanisms_of
 from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis, Importance, Mechanism
 from memgauge.study.analysis.words import (
     by_value,
@@ -23,6 +24,10 @@ from memgauge.study.analysis.words import (
 from memgauge.study.design import key_of
 from memgauge.study.records import FIGURES, StudyRecord, Trial
 from memgauge.units import format_bytes
+
+if TYPE_CHECKING:
+    from memgauge.study.analysis.fanova import Shares
+    from memgauge.study.analysis.surrogate import Feature
 
 # Figures that are explained if a study has them, the most telling first; the rest are in the tables.
 EXPLAINED = (
@@ -42,12 +47,6 @@ TRIALS_PER_PARAMETER = 10  # below this a design counts as small: the usual rule
 LEAST_SHARE = 5e-3
 CERTAIN = 5e-4  # p of the ANOVA below which it names a driver: one in two thousand that do nothing
 COULD_MATTER = 0.05  # a parameter that may explain so much and is not above the floor stays undecided
-_GROUPED_BY = ("framework", "optimizer", "precision", "mode", "machine")
-
-
-def machine_name(trial: Trial) -> str:
-    """Return what the machine of a trial is called."""
-    return trial.machine.name if trial.machine is not None else "?"
 
 
 def usable(study: StudyRecord) -> list[Trial]:
@@ -76,7 +75,7 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "study")
     trials = usable(study)
-    machines = tuple(dict.fromkeys(machine_name(t) for t in trials if t.machine is not None))
+    machines = tuple(dict.fromkeys(t.machine_name for t in trials if t.machine is not None))
     wanted = figures if figures is not None else _wanted(study, trials)
     explained = tuple(_figure(study, trials, name, len(machines) > 1, seed) for name in wanted)
     status: Counter[str] = Counter(t.status for t in study.trials)
@@ -114,7 +113,7 @@ def columns_of(trials: Iterable[Trial], by_machine: bool = False) -> dict[str, l
         if len({repr(v) for v in plain}) > 1:
             found[name] = plain
     if by_machine:
-        found["machine"] = [machine_name(t) for t in rows]
+        found["machine"] = [t.machine_name for t in rows]
     return found
 
 
@@ -123,11 +122,8 @@ def _figure(
 ) -> FigureAnalysis:
     import numpy as np
 
-    bounded = name in ("peak_resident_bytes", "peak_allocated_bytes")
     measured = [t for t in trials if t.status == "done" and name in t.figures]
-    censored = [
-        t for t in trials if bounded and t.status in ("out-of-memory", "time-limit") and t.censored_at_bytes
-    ]
+    censored = [t for t in trials if bound_of(t, name) is not None]
     title, how = FIGURES.get(name, (name, "as the framework reports it"))
     values = [float(t.figures[name]) for t in measured]
     base: dict[str, Any] = {
@@ -148,12 +144,12 @@ def _figure(
         said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
         medians = tuple(by_value(title, columns_of(measured, by_machine), values))
         return FigureAnalysis(**base, conclusion=(said, *medians))
-    mechanisms = tuple(_mechanisms(measured, censored, name))
+    mechanisms = tuple(mechanisms_of(measured, censored, name))
     if not np.ptp(values) > 0 and not censored:
         said = f"{title} is {format_bytes(int(values[0]))} in every trial: nothing that was varied moves it"
         return FigureAnalysis(**base, conclusion=(said,))
-    filled = np.array([*values, *_filled(measured, censored, values, mechanisms)])
-    return _explained(base, columns, filled, mechanisms, len(censored), seed)
+    every = np.array([*values, *filled(censored, name, mechanisms)])
+    return _explained(base, columns, every, mechanisms, len(censored), seed)
 
 
 def _explained(
@@ -174,65 +170,18 @@ def _explained(
     found = importances(features, values, takes_logarithm(features, values), seed=seed)
     floor = float(np.quantile(found.dummies, 0.95))
     explained = float(np.nanmedian(found.explained))
-    n, wanted = len(values), TRIALS_PER_PARAMETER * len(features)
-    is_small = n < wanted
     table = anova(columns, [float(v) for v in values])
     tests = {r.name: r.p for r in table if r.p is not None}
-    rows = []
-    for j, f in enumerate(features):
-        low, high = np.quantile(found.shares[:, j], [0.025, 0.975])
-        share = float(found.shares[:, j].mean())
-        curves = found.curves[j]
-        mean = curves.mean(axis=0)
-        # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
-        # that has no effect both at once are rare, which benchmarks/studies counts.
-        # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
-        is_above = bool(np.quantile(found.shares[:, j], 0.05) > floor)
-        is_tested = share > floor and tests.get(f.name, 1.0) < CERTAIN
-        if is_above or is_tested:
-            verdict = "driver" if share >= LEAST_SHARE else "little"
-        else:
-            verdict = "undecided" if high > COULD_MATTER else "none"
-        band = np.quantile(curves, [0.025, 0.975], axis=0)
-        rows.append(
-            Importance(
-                name=f.name,
-                share=share,
-                low=float(low),
-                high=float(high),
-                verdict=verdict,
-                words=effect(f.name, share, float(low), float(high), floor, verdict, int(np.ptp(mean))),
-                effect_bytes=int(np.ptp(mean)),
-                values=tuple(f.levels[i] for i in found.places[j]),
-                curve_bytes=tuple(int(v) for v in mean),
-                curve_low_bytes=tuple(int(v) for v in band[0]),
-                curve_high_bytes=tuple(int(v) for v in band[1]),
-            )
-        )
+    rows = [_importance(f, found, j, floor, tests.get(f.name, 1.0)) for j, f in enumerate(features)]
     rows.sort(key=lambda r: -r.share)
-    warnings = []
+    is_small = len(values) < TRIALS_PER_PARAMETER * len(features)
     title = base["title"]
-    if is_small:
-        warnings.append(
-            f"{n} trials for {count(len(features), 'parameter')} are a small design; {wanted} would be enough to "
-            "trust what is not named"
-        )
-    if explained < 0.5:
-        warnings.append(
-            f"the parameters explain {percent(max(explained, 0))} of what differs between left-out trials; "
-            "the rest is noise, or something that was not varied"
-        )
-    if censored:
-        warnings.append(
-            f"{censored} trials are only known to lie above their limit; they enter with the value expected "
-            "above it, so shares of what drives memory up are rather too low"
-        )
     return FigureAnalysis(
         **{**base, "explained": explained, "floor": floor},
         importances=tuple(rows),
         anova=table,
         mechanisms=mechanisms,
-        warnings=tuple(warnings),
+        warnings=tuple(_warnings(len(values), len(features), explained, censored)),
         conclusion=(
             *of_figure(title, rows, floor, mechanisms),
             *(by_value(title, columns, values) if is_small else ()),
@@ -240,66 +189,61 @@ def _explained(
     )
 
 
-def _filled(
-    measured: list[Trial], censored: list[Trial], values: list[float], mechanisms: tuple[Mechanism, ...]
-) -> list[float]:
-    """Return a value for each censored trial: what the regression expects above the bound, else the bound."""
-    found = []
-    for trial in censored:
-        bound = float(trial.censored_at_bytes or 0)
-        expected = bound
-        for mechanism in mechanisms:
-            if mechanism.group in ("all trials", _group_of(trial, mechanism.group)) and trial.predicted:
-                facts = {"parameters": trial.predicted.parameters, "activations": trial.predicted.activations}
-                terms = [
-                    c.bytes * float(facts.get(c.name) or 0)
-                    for c in mechanism.coefficients
-                    if c.name != "fixed"
-                ]
-                fixed = next(c.bytes for c in mechanism.coefficients if c.name == "fixed")
-                expected = max(bound, fixed + sum(terms))
-        found.append(expected)
-    return found
+def _importance(feature: Feature, found: Shares, place: int, floor: float, p: float) -> Importance:
+    """Return what the draws say of one parameter, `p` what the ANOVA says of it."""
+    import numpy as np
+
+    shares, curves = found.shares[:, place], found.curves[place]
+    low, high = (float(q) for q in np.quantile(shares, [0.025, 0.975]))
+    share, mean = float(shares.mean()), curves.mean(axis=0)
+    band = np.quantile(curves, [0.025, 0.975], axis=0)
+    effect_bytes = int(np.ptp(mean))
+    # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
+    # that has no effect both at once are rare, which benchmarks/studies counts.
+    # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
+    if np.quantile(shares, 0.05) > floor or (share > floor and p < CERTAIN):
+        verdict = "driver" if share >= LEAST_SHARE else "little"
+    else:
+        verdict = "undecided" if high > COULD_MATTER else "none"
+    return Importance(
+        name=feature.name,
+        share=share,
+        low=low,
+        high=high,
+        verdict=verdict,
+        words=effect(feature.name, share, low, high, floor, verdict, effect_bytes),
+        effect_bytes=effect_bytes,
+        values=tuple(feature.levels[i] for i in found.places[place]),
+        curve_bytes=tuple(int(v) for v in mean),
+        curve_low_bytes=tuple(int(v) for v in band[0]),
+        curve_high_bytes=tuple(int(v) for v in band[1]),
+    )
 
 
-def _group_of(trial: Trial, like: str) -> str:
-    names = [part.partition("=")[0] for part in like.split(", ")]
-    return ", ".join(f"{n}={_grouping(trial, n)}" for n in names)
-
-
-def _grouping(trial: Trial, name: str) -> object:
-    return machine_name(trial) if name == "machine" else trial.params.get(name)
-
-
-def _mechanisms(measured: list[Trial], censored: list[Trial], figure: str) -> Iterable[Mechanism]:
-    from memgauge.study.analysis.mechanism import mechanism
-
-    groups: dict[str, list[Trial]] = {}
-    names = [n for n in _GROUPED_BY if len({str(_grouping(t, n)) for t in measured}) > 1]
-    for trial in [*measured, *censored]:
-        if trial.predicted is not None and trial.predicted.parameters is not None:
-            key = ", ".join(f"{n}={_grouping(trial, n)}" for n in names) or "all trials"
-            groups.setdefault(key, []).append(trial)
-    for key, group in groups.items():
-        is_censored = [t.status != "done" for t in group]
-        found = mechanism(
-            key,
-            [float(t.predicted.parameters or 0) for t in group if t.predicted],
-            [float(t.predicted.activations or 0) for t in group if t.predicted],
-            [
-                float(t.censored_at_bytes or 0 if c else t.figures[figure])
-                for t, c in zip(group, is_censored, strict=True)
-            ],
-            is_censored,
+def _warnings(trials: int, parameters: int, explained: float, censored: int) -> Iterable[str]:
+    """Yield what speaks against the answer."""
+    wanted = TRIALS_PER_PARAMETER * parameters
+    if trials < wanted:
+        yield (
+            f"{trials} trials for {count(parameters, 'parameter')} are a small design; {wanted} would be enough to "
+            "trust what is not named"
         )
-        if found is not None:
-            yield found
+    if explained < 0.5:
+        yield (
+            f"the parameters explain {percent(max(explained, 0))} of what differs between left-out trials; "
+            "the rest is noise, or something that was not varied"
+        )
+    if censored:
+        yield (
+            f"{censored} trials are only known to lie above their limit; they enter with the value expected "
+            "above it, so shares of what drives memory up are rather too low"
+        )
 
 
 def _repeat_spread(trials: list[Trial], name: str) -> float | None:
     points: dict[str, list[int]] = {}
     for trial in trials:
-        points.setdefault(f"{machine_name(trial)} {key_of(trial.params)}", []).append(trial.figures[name])
+        points.setdefault(f"{trial.machine_name} {key_of(trial.params)}", []).append(trial.figures[name])
     spreads = [(max(v) - min(v)) / statistics.mean(v) for v in points.values() if len(v) > 1 and max(v)]
     return statistics.median(spreads) if spreads else None
 
@@ -330,6 +274,3 @@ def _agreements(trials: list[Trial]) -> Iterable[Agreement]:
                 highest_error=max(errors),
                 inside_range=sum(inside) / len(inside) if inside else None,
             )
-
-
-__all__ = ["MissingError", "analyse", "columns_of", "machine_name", "usable"]
