@@ -215,8 +215,11 @@ def _explained(record: StudyRecord) -> Analysis | None:
     from memgauge.cli.running import running
     from memgauge.errors import MissingError
     from memgauge.study.analysis.drivers import analyse
-    from memgauge.study.analysis.kept import keep
+    from memgauge.study.analysis.kept import keep, kept
 
+    before = kept(record)
+    if before is not None:
+        return before
     try:
         with running("explaining the study"):
             found = analyse(record)

@@ -13,7 +13,7 @@ from pathlib import Path
 from memgauge.errors import MissingError, UsageError
 from memgauge.units import format_bytes
 
-LOCK = "runner.lock"
+LEDGER, TRIALS, LOCK = "ledger.db", "trials", "runner.lock"
 LEAST_DISK_BYTES = 64 * 2**20  # a run file of an hour takes a few MB; below this nothing is begun
 
 

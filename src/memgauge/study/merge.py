@@ -12,10 +12,10 @@ import msgspec
 from memgauge.errors import UsageError, nearest
 from memgauge.study.database import url_of
 from memgauge.study.file import StudyFile, find, read
+from memgauge.study.holding import LEDGER, TRIALS
 from memgauge.study.ledger import Ledger
 from memgauge.study.reading import read_ledger
 from memgauge.study.records import FINISHED, StudyRecord, Trial
-from memgauge.study.runner import LEDGER, TRIALS
 
 URL_FILE = "ledger.url"
 

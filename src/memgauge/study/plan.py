@@ -115,6 +115,7 @@ def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int
     about = file.study
     given: dict[str, Any] = {**file.fixed, **params}
     if about.target is None:
+        _refuse_unused(params, given)
         training = training_of(given, file, repeat)
         return Subject(training=training, device=about.device, threads=threads, folder=file.folder)
     if parse_target(about.target).kind in ("torchvision", "timm", "transformers"):
@@ -152,7 +153,7 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
     layered: dict[str, int] = {}
     extra: dict[str, Any] = dict(given.get("options", {}))
     for name, value in given.items():
-        if name in (_LAYERS, _NODES) or name.startswith(f"{_NODES}_"):
+        if name in (_LAYERS, _NODES) or _layer_of(name):
             layered[name] = value
         elif name.startswith("options."):
             extra[name.removeprefix("options.")] = value
@@ -189,8 +190,26 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
         raise UsageError(f"{value}{what} (of a training)") from None
 
 
+def _layer_of(name: str) -> int:
+    """Return the number of the layer whose width a parameter is, 0 if it is no such parameter."""
+    head, _, number = name.rpartition("_")
+    return int(number) if head == _NODES and number.isdecimal() else 0
+
+
+def _refuse_unused(params: Params, given: dict[str, Any]) -> None:
+    """Refuse to vary the width of a layer that is not there: its effect would be none, whatever it is."""
+    layers = given.get(_LAYERS)
+    for name in params:
+        layer = _layer_of(name)
+        if isinstance(layers, int) and layer > layers:
+            raise UsageError(
+                f"{name} varies where {_LAYERS} = {layers}, so there is no such layer; write "
+                f'[space.{name}] when = "{_LAYERS} >= {layer}"'
+            )
+
+
 def _widths(layered: dict[str, int]) -> tuple[int, ...]:
-    numbered = {int(n.rpartition("_")[2]): v for n, v in layered.items() if n.startswith(f"{_NODES}_")}
+    numbered = {_layer_of(n): v for n, v in layered.items() if _layer_of(n)}
     count = layered.get(_LAYERS, max(numbered, default=0))
     widths = []
     for layer in range(1, count + 1):

@@ -18,16 +18,22 @@ from memgauge.study.database import LedgerError, patiently, url_of
 from memgauge.study.file import StudyFile
 from memgauge.study.forecast import Forecast, capacity, note_fewer, too_large
 from memgauge.study.harvest import given_up, harvest, machine_of, with_run_file
-from memgauge.study.holding import held, refuse_full_disk, terminated_as_interrupted, written_in_order
+from memgauge.study.holding import (
+    LEDGER,
+    TRIALS,
+    held,
+    refuse_full_disk,
+    terminated_as_interrupted,
+    written_in_order,
+)
 from memgauge.study.ledger import Ledger
 from memgauge.study.local import Executor, Local
 from memgauge.study.machine import available_bytes, this_machine
 from memgauge.study.order import Order, order_of
 from memgauge.study.plan import Subject, again, in_order, missing, points_of, subject_of
 from memgauge.study.process import is_alive
-from memgauge.study.records import FINISHED, Machine, Params, StudyRecord, Trial
+from memgauge.study.records import Machine, Params, StudyRecord, Trial
 
-LEDGER, TRIALS = "ledger.db", "trials"
 _SHARE_OF_MEMORY = 0.9  # of what is available, for trials that run at the same time: estimates are ranges
 
 Progress = Callable[[str, "Runner"], None]
@@ -77,7 +83,7 @@ class Runner:
         self.running: set[int] = set()
         self.said = ""  # in words, what is being done or was noted
         self.last: Trial | None = None  # the trial that ended last
-        self.total = self.ended_before = 0
+        self.total = 0
         self._subjects: dict[int, Subject] = {}
         self._started = 0
         self._claim = f"{self.machine.name}:{self.machine.boot}:{folder.absolute()}"
@@ -154,7 +160,6 @@ class Runner:
             if trial.status == "running":
                 self._recover_one(number, trial)
         self.waiting = [t.number for t in in_order(self.file, self.trials.values()) if t.status == "waiting"]
-        self.ended_before = sum(t.status in FINISHED for t in self.trials.values())
 
     def _recover_one(self, number: int, trial: Trial) -> None:
         folder = self.folder_of(number)

@@ -9,8 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memgauge.errors import missing_extra
+from memgauge.study.analysis.anova import anova, pair_name
 from memgauge.study.analysis.censoring import bound_of, filled, mechanisms_of
-from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis, Importance, Mechanism
+from memgauge.study.analysis.records import (
+    Agreement,
+    Analysis,
+    AnovaRow,
+    FigureAnalysis,
+    Importance,
+    Mechanism,
+)
 from memgauge.study.analysis.words import (
     by_value,
     conclusion,
@@ -162,7 +170,6 @@ def _explained(
 ) -> FigureAnalysis:
     import numpy as np
 
-    from memgauge.study.analysis.anova import anova
     from memgauge.study.analysis.fanova import importances
     from memgauge.study.analysis.surrogate import feature, takes_logarithm
 
@@ -183,7 +190,7 @@ def _explained(
         mechanisms=mechanisms,
         warnings=tuple(_warnings(len(values), len(features), explained, censored)),
         conclusion=(
-            *of_figure(title, rows, floor, mechanisms),
+            *of_figure(title, rows, floor, tuple(_interactions(rows, table)), mechanisms),
             *(by_value(title, columns, values) if is_small else ()),
         ),
     )
@@ -218,6 +225,15 @@ def _importance(feature: Feature, found: Shares, place: int, floor: float, p: fl
         curve_low_bytes=tuple(int(v) for v in band[0]),
         curve_high_bytes=tuple(int(v) for v in band[1]),
     )
+
+
+def _interactions(rows: list[Importance], table: tuple[AnovaRow, ...]) -> Iterable[AnovaRow]:
+    """Yield the pairs of drivers that do more together than each alone, the largest share first."""
+    drivers = [r.name for r in rows if r.verdict == "driver"]
+    pairs = {pair_name(a, b) for a in drivers for b in drivers}
+    for row in table:
+        if row.name in pairs and row.share >= LEAST_SHARE and row.p is not None and row.p < CERTAIN:
+            yield row
 
 
 def _warnings(trials: int, parameters: int, explained: float, censored: int) -> Iterable[str]:
