@@ -144,3 +144,4 @@ FIGURES: dict[str, tuple[str, str]] = {
     "peak_device_bytes": ("device, all processes", "highest sample of NVML: a lower bound"),
     "peak_process_device_bytes": ("device, the trial's processes", "highest sample of NVML: a lower bound"),
 }
+WHOLE_MACHINE = ("average_system_used_bytes", "peak_system_used_bytes", "peak_device_bytes")

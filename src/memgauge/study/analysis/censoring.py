@@ -73,4 +73,4 @@ def _group_of(trial: Trial, names: list[str]) -> str:
 
 
 def _grouping(trial: Trial, name: str) -> object:
-    return trial.machine_name if name == "machine" else trial.params.get(name)
+    return trial.machine_name if name == "machine" else trial.params.get(name, "none")

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from memgauge.errors import missing_extra
 from memgauge.study.analysis.anova import anova, pair_name
 from memgauge.study.analysis.censoring import bound_of, filled, mechanisms_of
@@ -30,7 +32,7 @@ from memgauge.study.analysis.words import (
     percent,
 )
 from memgauge.study.design import key_of
-from memgauge.study.records import FIGURES, StudyRecord, Trial
+from memgauge.study.records import FIGURES, WHOLE_MACHINE, StudyRecord, Trial
 from memgauge.units import format_bytes
 
 if TYPE_CHECKING:
@@ -147,17 +149,38 @@ def _figure(
         "floor": None,
     }
     columns = columns_of([*measured, *censored], by_machine)
-    if len(measured) < LEAST_TRIALS or not columns:
-        few = f"{count(len(measured), 'trial')} {'is' if len(measured) == 1 else 'are'}"
-        said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
-        medians = tuple(by_value(title, columns_of(measured, by_machine), values))
-        return FigureAnalysis(**base, conclusion=(said, *medians))
-    mechanisms = tuple(mechanisms_of(measured, censored, name))
+    why_not = _too_few(measured, columns)
+    if why_not is not None:
+        medians = by_value(title, columns_of(measured, by_machine), values)
+        return FigureAnalysis(**base, conclusion=(f"{title}: {why_not}", *medians))
+    disturbed = sum(t.is_disturbed for t in measured)
+    is_theirs = disturbed and name in WHOLE_MACHINE  # what others did is no bytes per parameter
+    mechanisms = () if is_theirs else tuple(mechanisms_of(measured, censored, name))
     if not np.ptp(values) > 0 and not censored:
         said = f"{title} is {format_bytes(int(values[0]))} in every trial: nothing that was varied moves it"
         return FigureAnalysis(**base, conclusion=(said,))
     every = np.array([*values, *filled(censored, name, mechanisms)])
-    return _explained(base, columns, every, mechanisms, len(censored), seed)
+    found = _explained(base, columns, every, mechanisms, seed)
+    against = _warnings(found, len(columns), disturbed)
+    return msgspec.structs.replace(found, warnings=tuple(against))
+
+
+def _too_few(measured: list[Trial], columns: dict[str, list[Any]]) -> str | None:
+    """Return why these trials cannot say what drives a figure; None if they can."""
+    if len(measured) < LEAST_TRIALS:
+        few = f"{count(len(measured), 'trial')} {'is' if len(measured) == 1 else 'are'}"
+        return f"{few} too few to say what drives it; {LEAST_TRIALS} are the least"
+    if not columns:
+        return "nothing was varied, so nothing drives it"
+    # With as many different points as parameters and one, any of them explains all there is.
+    points = len(set(zip(*(map(repr, column) for column in columns.values()), strict=True)))
+    least = len(columns) + 2
+    if len(columns) > 1 and points < least:
+        return (
+            f"{count(points, 'different point')} are too few to tell {count(len(columns), 'parameter')} apart; "
+            f"{least} are the least"
+        )
+    return None
 
 
 def _explained(
@@ -165,7 +188,6 @@ def _explained(
     columns: dict[str, list[Any]],
     values: Any,
     mechanisms: tuple[Mechanism, ...],
-    censored: int,
     seed: int,
 ) -> FigureAnalysis:
     import numpy as np
@@ -188,7 +210,6 @@ def _explained(
         importances=tuple(rows),
         anova=table,
         mechanisms=mechanisms,
-        warnings=tuple(_warnings(len(values), len(features), explained, censored)),
         conclusion=(
             *of_figure(title, rows, floor, tuple(_interactions(rows, table)), mechanisms),
             *(by_value(title, columns, values) if is_small else ()),
@@ -236,23 +257,29 @@ def _interactions(rows: list[Importance], table: tuple[AnovaRow, ...]) -> Iterab
             yield row
 
 
-def _warnings(trials: int, parameters: int, explained: float, censored: int) -> Iterable[str]:
+def _warnings(found: FigureAnalysis, parameters: int, disturbed: int) -> Iterable[str]:
     """Yield what speaks against the answer."""
-    wanted = TRIALS_PER_PARAMETER * parameters
+    trials, wanted = found.trials + found.censored, TRIALS_PER_PARAMETER * parameters
     if trials < wanted:
         yield (
             f"{trials} trials for {count(parameters, 'parameter')} are a small design; {wanted} would be enough to "
             "trust what is not named"
         )
-    if explained < 0.5:
+    if found.explained is not None and found.explained < 0.5:
         yield (
-            f"the parameters explain {percent(max(explained, 0))} of what differs between left-out trials; "
+            f"the parameters explain {percent(max(found.explained, 0))} of what differs between left-out trials; "
             "the rest is noise, or something that was not varied"
         )
-    if censored:
+    if found.censored:
         yield (
-            f"{censored} trials are only known to lie above their limit; they enter with the value expected "
+            f"{found.censored} trials are only known to lie above their limit; they enter with the value expected "
             "above it, so shares of what drives memory up are rather too low"
+        )
+    if disturbed and found.figure in WHOLE_MACHINE:
+        yield (
+            f"it is of the whole machine, and {disturbed} of {found.trials} trials were disturbed by other work: "
+            "what is named may be what others did meanwhile; --repeat-disturbed runs them again, and "
+            'order = "random" keeps what drifts from following the size of the trials'
         )
 
 
