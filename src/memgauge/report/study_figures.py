@@ -57,7 +57,14 @@ def importances(figures: Sequence[FigureAnalysis]) -> Any:
     floor = max((100 * (f.floor or 0) for f in shown[:1]), default=0.0)
     plot.add_vline(x=floor, line={"dash": "dot", "color": _GREY})
     plot.add_annotation(
-        x=floor, y=1.04, yref="paper", text=f"noise: {floor:.2f} %", showarrow=False, font={"color": _GREY}
+        x=floor,
+        y=1,
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        text=f"noise: {floor:.2f} %",
+        showarrow=False,
+        font={"color": _GREY},
     )
     plot.update_xaxes(title_text="share of the variance, %", rangemode="tozero")
     plot.update_yaxes(autorange="reversed")
