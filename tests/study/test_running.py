@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from places import HEAD, ONE, TARGET, Place
 
-from memgauge.errors import UsageError
+from memgauge.errors import MissingError, UsageError
 from memgauge.storage import RunFile
 from memgauge.study.database import url_of
 from memgauge.study.file import parse
+from memgauge.study.harvest import with_run_file
 from memgauge.study.isolation import background
 from memgauge.study.ledger import Ledger
 from memgauge.study.local import Local
@@ -427,6 +428,17 @@ def test_a_full_disk_ends_the_study_in_order_and_it_goes_on_when_there_is_room(p
         assert [t.status for t in open_study(str(disk / "try")).trials] == ["done"]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_a_run_file_that_cannot_be_written_any_more_costs_no_trial(ran: Place) -> None:
+    folder = ran.folder / "try.study"
+    (trial,) = read(ran).trials
+    path = folder / str(trial.run_file)
+    with RunFile(path) as run, contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")  # as unwritable as on a full disk
+        with pytest.raises(MissingError, match="cannot be written"):
+            run.set_documents(trial="{}")
+        assert with_run_file(trial, path.parent, folder) == trial
 
 
 def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -> None:

@@ -121,8 +121,9 @@ def with_run_file(trial: Trial, folder: Path, study: Path) -> Trial:
         return trial
     found = msgspec.structs.replace(trial, run_file=str(path.relative_to(study)))
     with contextlib.suppress(MemgaugeError), RunFile(path) as run:
-        run.set_document("trial", msgspec.json.encode(found).decode())
-        run.set_document("machine", msgspec.json.encode(found.machine).decode())
+        run.set_documents(
+            trial=msgspec.json.encode(found).decode(), machine=msgspec.json.encode(found.machine).decode()
+        )
     return found
 
 
