@@ -10,11 +10,14 @@ import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from places import HEAD, ONE, TARGET, Place
 
+from memgauge.cli.study_progress import StudyProgress
 from memgauge.errors import MissingError, UsageError
 from memgauge.storage import RunFile
 from memgauge.study.database import url_of
@@ -187,6 +190,20 @@ def test_a_runner_that_is_killed_loses_nothing_and_does_nothing_twice(place: Pla
     assert (trial.status, trial.attempts) == ("done", 1)
     with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
         assert pid in {p.pid for p in run.processes}
+
+
+def test_the_time_left_is_not_counted_from_trials_that_ended_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def told(done: int) -> Any:
+        trials = {i: Trial(number=i, params={}, status="done" if i < done else "waiting") for i in range(10)}
+        return SimpleNamespace(trials=trials, running={done}, total=10, last=None, said="")
+
+    progress = StudyProgress()
+    progress("end", told(8))  # ended while no runner was there
+    assert "left" not in capsys.readouterr().err
+    progress("start", told(8))
+    assert "left" not in progress._doing(told(9), 9)
 
 
 def test_what_ended_while_no_runner_was_there_is_told_by_the_next(place: Place) -> None:
