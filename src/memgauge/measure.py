@@ -97,7 +97,7 @@ def measure(
     result = _measurement(workload, place, bare, observed, ended, steps)
     if record is not None and Path(record).exists():
         with RunFile(record) as run:
-            run.set_document("measurement", msgspec.json.encode(result, enc_hook=str).decode())
+            run.set_documents(measurement=msgspec.json.encode(result, enc_hook=str).decode())
     return result
 
 

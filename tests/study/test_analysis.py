@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import pytest
 
+from memgauge.study.analysis.censoring import bound_of
 from memgauge.study.analysis.drivers import analyse
 from memgauge.study.analysis.fanova import importances
 from memgauge.study.analysis.mechanism import mechanism
@@ -153,6 +156,76 @@ def test_trials_out_of_memory_count_as_above_the_limit() -> None:
     assert (figure.trials, figure.censored) == (100 - above, above) and above > 3
     assert any("above their limit" in w for w in found.warnings)
     assert any(f"{above} trials ran out of memory" in c for c in found.conclusion)
+
+
+def test_a_limit_of_resident_memory_is_no_bound_of_what_was_not_seen() -> None:
+    stopped = Trial(
+        number=0,
+        params={},
+        status="out-of-memory",
+        censored_at_bytes=600,
+        figures={"peak_network_bytes": 400, "average_system_used_bytes": 9000},
+    )
+    assert bound_of(stopped, "peak_resident_bytes") == 600
+    assert bound_of(stopped, "peak_network_bytes") == 400  # above the baseline: what it had reached
+    assert bound_of(stopped, "peak_allocated_bytes") is None
+    assert bound_of(stopped, "average_system_used_bytes") is None
+    assert bound_of(msgspec.structs.replace(stopped, status="done"), "peak_network_bytes") is None
+
+
+def test_repeats_are_no_points_and_what_is_the_same_everywhere_drives_nothing() -> None:
+    # Four points, each three times: any of the three parameters could be the one.
+    source = np.random.default_rng(0)
+    rows: list[tuple[Params, float]] = [
+        (p, y + source.normal(0, 1e4))
+        for p, y in (
+            ({"batch": 10, "mode": "a"}, 2e8),
+            ({"batch": 99, "mode": "a"}, 2.1e8),
+            ({"batch": 99, "mode": "b"}, 2.2e8),
+            ({"width": 5}, 3e8),
+        )
+        for _ in range(3)
+    ]
+    (figure,) = analyse(made(rows), [FIGURE]).figures
+    assert not figure.importances
+    assert (
+        "4 different points are too few to tell 3 parameters apart; 5 are the least" in figure.conclusion[0]
+    )
+    (figure,) = analyse(made([({"width": 5}, 2e8 + i) for i in range(9)]), [FIGURE]).figures
+    assert "nothing was varied" in figure.conclusion[0]
+
+
+def test_an_interaction_is_told_and_only_where_there_is_one() -> None:
+    source = np.random.default_rng(2)
+    points = [
+        (float(w), int(d)) for w, d in zip(source.uniform(1, 9, 60), source.integers(1, 9, 60), strict=True)
+    ]
+
+    def told(memory: Callable[[float, int], float]) -> str:
+        rows = [({"w": w, "d": d}, 1e8 + 1e6 * memory(w, d) + source.normal(0, 1e5)) for w, d in points]
+        return "\n".join(analyse(made(rows), [FIGURE]).conclusion)  # type: ignore[arg-type]
+
+    assert "depends on the other: w × d" in told(lambda w, d: w * d)
+    assert "depends on the other" not in told(lambda w, d: 9 * w + 9 * d)
+
+
+def test_what_others_did_is_no_driver_without_a_warning_and_no_formula() -> None:
+    source = np.random.default_rng(3)
+    figure = "average_system_used_bytes"
+    trials = [
+        Trial(
+            number=i,
+            status="done",
+            params={"width": i},
+            figures={figure: int(2e9 + source.uniform(0, 4e9))},
+            predicted=Predicted(parameters=i, activations=i),
+            background=Background(reasons=("others kept 2 cores busy",)),
+        )
+        for i in range(1, 25)
+    ]
+    found = analyse(StudyRecord(name="noisy", file={}, trials=trials), [figure])
+    assert any("what others did meanwhile" in w for w in found.warnings)
+    assert not any("bytes per parameter" in line for line in found.conclusion)
 
 
 def test_a_design_that_is_too_small_is_said_to_be() -> None:

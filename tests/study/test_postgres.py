@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from conftest import HEAD, Place, Server
+from places import HEAD, Place, Server
 
 STUDY = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 32, 48]\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HEAD, TARGET, Gate
+from places import HEAD, TARGET, Gate
 
 from memgauge.study.file import from_plain
 from memgauge.study.runner import Options, Runner

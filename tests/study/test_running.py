@@ -10,20 +10,28 @@ import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import HEAD, ONE, Place
+from places import HEAD, ONE, TARGET, Place
 
-from memgauge.errors import UsageError
+from memgauge.cli.study_progress import StudyProgress
+from memgauge.errors import MissingError, UsageError
 from memgauge.storage import RunFile
 from memgauge.study.database import url_of
+from memgauge.study.file import parse
+from memgauge.study.harvest import with_run_file
 from memgauge.study.isolation import background
 from memgauge.study.ledger import Ledger
+from memgauge.study.local import Local
 from memgauge.study.merge import open_study
+from memgauge.study.order import Order
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
 from memgauge.study.records import StudyRecord, Trial
+from memgauge.study.runner import Runner
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
 
@@ -90,6 +98,27 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Plac
     assert "[limits] steps was 1" in place.memgauge("study", "run", "study.toml", code=2)
 
 
+def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
+    ran.study(TWO, HEAD.replace("threads = 1", "threads = 2"))
+    assert "run with 1 since it began" in ran.memgauge("study", "run", "study.toml", code=2)
+
+
+def test_while_a_trial_runs_the_waiting_ones_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(TARGET)
+    looks: list[int] = []
+
+    class Counting(Local):
+        def can_take(self, order: Order) -> bool:
+            looks.append(order.number)
+            return super().can_take(order)
+
+    text = HEAD + TWO.replace("64]", "64, 65]").replace("steps = 1", "steps = 1\ntrial_memory = '8GiB'")
+    file = parse(text, "study.toml", tmp_path)
+    study = Runner(file, tmp_path / "s", executor=lambda _: Counting(1, 1, None, None)).run()
+    assert [t.status for t in study.trials] == ["done"] * 3
+    assert looks == [0, 1, 2]  # though the memory of a trial is looked at every 10 ms meanwhile
+
+
 def test_a_model_that_raises_fails_its_trial_only(place: Place) -> None:
     place.study(TWO + "[fixed]\nfail_at = 64\n")
     said = place.memgauge("study", "run", "study.toml", code=1)
@@ -98,6 +127,15 @@ def test_a_model_that_raises_fails_its_trial_only(place: Place) -> None:
     assert (done.status, failed.status) == ("done", "failed")
     assert "the width of 64 is too much for me" in str(failed.error)
     assert "target.py" in str(failed.error)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_model_that_ends_its_process_fails_its_trial_once(place: Place, code: int) -> None:
+    place.study(ONE + f"[fixed]\nleave = {code}\n")
+    place.memgauge("study", "run", "study.toml", code=1)
+    (trial,) = read(place).trials
+    assert (trial.status, trial.attempts) == ("failed", 1)
+    assert f"exit code {code} before the trial was done" in str(trial.error)
 
 
 def test_a_trial_above_its_limit_is_stopped_and_kept_as_a_bound(place: Place) -> None:
@@ -152,6 +190,20 @@ def test_a_runner_that_is_killed_loses_nothing_and_does_nothing_twice(place: Pla
     assert (trial.status, trial.attempts) == ("done", 1)
     with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
         assert pid in {p.pid for p in run.processes}
+
+
+def test_the_time_left_is_not_counted_from_trials_that_ended_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def told(done: int) -> Any:
+        trials = {i: Trial(number=i, params={}, status="done" if i < done else "waiting") for i in range(10)}
+        return SimpleNamespace(trials=trials, running={done}, total=10, last=None, said="")
+
+    progress = StudyProgress()
+    progress("end", told(8))  # ended while no runner was there
+    assert "left" not in capsys.readouterr().err
+    progress("start", told(8))
+    assert "left" not in progress._doing(told(9), 9)
 
 
 def test_what_ended_while_no_runner_was_there_is_told_by_the_next(place: Place) -> None:
@@ -271,11 +323,12 @@ def test_studies_of_two_machines_become_one(place: Place) -> None:
     assert all((place.folder / "both.study" / str(t.run_file)).is_file() for t in study.trials)
     shown = json.loads(place.memgauge("study", "show", "left", "right", "--json"))
     assert shown["trials_total"] == 2
+    place.memgauge("study", "merge", "one.study", "left")
+    (trial,) = open_study(str(place.folder / "one.study")).trials
+    assert (place.folder / "one.study" / str(trial.run_file)).is_file()
 
 
 def test_a_ledger_is_claimed_once_and_read_without_optuna(tmp_path: Path) -> None:
-    from memgauge.study.file import parse
-
     file = parse(HEAD + TWO, "study.toml")
     ledger = Ledger(url_of(tmp_path / "ledger.db"), file)
     first, second = ledger.add([Trial(number=-1, params={"width": w}) for w in (16, 64)])
@@ -291,6 +344,21 @@ def test_a_ledger_is_claimed_once_and_read_without_optuna(tmp_path: Path) -> Non
     found = read_ledger(url_of(tmp_path / "ledger.db"))
     assert [(t.number, t.status) for t in found.trials] == [(0, "done"), (1, "waiting")]
     ledger.close()
+
+
+def test_a_trial_that_was_told_in_part_is_told_whole_by_the_next_runner(tmp_path: Path) -> None:
+    import optuna
+
+    ledger = Ledger(url_of(tmp_path / "ledger.db"), parse(HEAD + TWO, "study.toml"))
+    first, second = ledger.add([Trial(number=-1, params={"width": w}) for w in (16, 64)])
+    assert ledger.claim(first) and ledger.claim(second)
+    ledger._write(
+        Trial(number=0, params=first.params, status="done", figures={"peak_resident_bytes": 7})
+    )  # and killed
+    ledger.tell_half_told()
+    ledger.close()
+    told = optuna.load_study(storage=url_of(tmp_path / "ledger.db"), study_name="try").get_trials()
+    assert [(t.state.name, t.value) for t in told] == [("COMPLETE", 7.0), ("RUNNING", None)]
 
 
 def test_what_is_no_ledger_is_named(place: Place) -> None:
@@ -310,6 +378,7 @@ def test_a_plan_estimates_and_runs_nothing(place: Place) -> None:
     plan = json.loads(process.communicate(timeout=300)[0])
     assert process.returncode == 1  # not all of it fits
     assert plan["by_status"] == {"waiting": 1, "does-not-fit": 1}
+    assert [t["status"] for t in plan["trials"]] == ["waiting", "does-not-fit"]
     small, large = (t["predicted"]["host_expected_bytes"] for t in plan["trials"])
     assert small < 700 * 2**20 < large
     assert not (place.folder / "try.study").exists()
@@ -340,8 +409,6 @@ def test_the_conclusion_is_shown_until_another_trial_has_ended(ran: Place) -> No
 
 def test_a_plan_of_thousands_is_in_the_ledger_whole(tmp_path: Path) -> None:
     import optuna
-
-    from memgauge.study.file import parse
 
     text = "[limits]\nsteps = 1\n[space.width]\nlow = 1\nhigh = 9999\n[space.act]\nvalues = ['a', 'b']\nwhen = 'width > 50'\n"
     ledger = Ledger(url_of(tmp_path / "ledger.db"), parse(HEAD + text, "study.toml"))
@@ -378,6 +445,17 @@ def test_a_full_disk_ends_the_study_in_order_and_it_goes_on_when_there_is_room(p
         assert [t.status for t in open_study(str(disk / "try")).trials] == ["done"]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_a_run_file_that_cannot_be_written_any_more_costs_no_trial(ran: Place) -> None:
+    folder = ran.folder / "try.study"
+    (trial,) = read(ran).trials
+    path = folder / str(trial.run_file)
+    with RunFile(path) as run, contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")  # as unwritable as on a full disk
+        with pytest.raises(MissingError, match="cannot be written"):
+            run.set_documents(trial="{}")
+        assert with_run_file(trial, path.parent, folder) == trial
 
 
 def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -> None:

@@ -36,6 +36,15 @@ GOOD = '[study]\nname = "a"\ntarget = "t.py:make"\n'
         (GOOD + 'design = "list"\n[space.x]\nvalues = [1]', "takes its points from [[list]]"),
         (GOOD + 'threads = "two"\n[space.x]\nvalues = [1]', "Expected `int"),
         ("[study", "is not TOML"),
+        (GOOD + "[space.x]\nlow = 0\nhigh = 1_000_000_000_000", "the grid has more than"),
+        (
+            GOOD + 'design = "random"\ntrials = 100_000_000\n[space.x]\nlow = 0.0\nhigh = 1.0',
+            "points at most",
+        ),
+        (GOOD + "[space.x]\nvalues = [1.0, nan]", "no value that can be tried"),
+        (GOOD + "[space.x]\nvalues = [99999999999999999999]", "is too large"),
+        (GOOD + 'design = "sobol"\ntrials = 2\nseed = -1\n[space.x]\nlow = 0\nhigh = 9', "seed = -1"),
+        (GOOD + '[space.x]\nvalues = [1]\n[space.y]\nvalues = [2]\nwhen = "x == 2"', "holds at no point"),
     ],
 )
 def test_what_is_wrong_in_a_study_file_is_named(text: str, says: str) -> None:
@@ -67,6 +76,10 @@ def test_a_parameter_exists_only_where_its_condition_holds() -> None:
     assert all(("momentum" in p) == (p["hidden_layers"] == 2 and p["optimizer"] == "sgd") for p in found)
 
 
+def test_steps_of_a_range_are_as_they_are_written() -> None:
+    assert Parameter(low=0.1, high=0.5, step=0.1).levels() == (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
 @pytest.mark.parametrize("design", ["random", "sobol"])
 def test_a_longer_design_begins_with_the_shorter_one(design: str) -> None:
     space = Space({"x": Parameter(low=1, high=1000), "y": Parameter(low=1e-4, high=0.1, log=True)})
@@ -96,6 +109,26 @@ def test_layers_and_nodes_become_widths() -> None:
         training_of({"hidden_layers": 2, "nodes_1": 8}, file)
     with pytest.raises(UsageError, match=r"no parameter of a training.*nearest: batch_size"):
         training_of({"batchsize": 2}, file)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "[fixed]\nhidden_layers = 1\n[space.nodes_x]\nvalues = [4]",
+            "nodes_x is no parameter of a training",
+        ),
+        (
+            "[fixed]\nhidden_layers = 2\nnodes = 8\n[space.nodes_9]\nvalues = [4, 8]",
+            'write [space.nodes_9] when = "hidden_layers >= 9"',
+        ),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused(text: str, says: str) -> None:
+    file = parse('[study]\nname = "a"\n' + text, "study.toml")
+    with pytest.raises(UsageError) as error:
+        subject_of(file, points_of(file)[0], 1)
+    assert says in str(error.value)
 
 
 def test_options_of_a_library_s_model_and_arguments_of_a_function_are_told_apart() -> None:

@@ -120,7 +120,7 @@ def _keep_prediction(record: Path, predicted: Estimate) -> None:
     from memgauge.storage import RunFile
 
     with RunFile(record) as run:
-        run.set_document("estimate", to_json(predicted))
+        run.set_documents(estimate=to_json(predicted))
 
 
 def _show_comparison(comparison: Comparison, count: int | None, *, as_json: bool) -> None:

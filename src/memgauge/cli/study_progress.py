@@ -20,6 +20,7 @@ class StudyProgress:
 
     def __init__(self) -> None:
         self._began: float | None = None  # when the first trial started
+        self._done_before = 0  # trials that had ended by then
         self._said = 0.0
         self._bar: Any = None
         self._task: Any = None
@@ -51,9 +52,9 @@ class StudyProgress:
         if what in ("note", "data", "baseline", "estimate"):
             self.say(what, runner.said)
             return
-        if self._began is None:
-            self._began = time.monotonic()
         done = sum(t.status in FINISHED for t in runner.trials.values())
+        if what == "start" and self._began is None:
+            self._began, self._done_before = time.monotonic(), done
         self._show(self._doing(runner, done), done, runner.total)
         if what == "end" and done == runner.total:
             self._said = 0.0
@@ -78,7 +79,7 @@ class StudyProgress:
         return "; ".join(parts)
 
     def _left(self, runner: Runner, done: int) -> str:
-        ran = done - runner.ended_before
+        ran = done - self._done_before
         if ran < 2 or done >= runner.total or self._began is None:
             return ""
         each = (time.monotonic() - self._began) / ran

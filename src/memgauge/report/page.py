@@ -26,6 +26,7 @@ table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
   border-bottom: 1px solid var(--line); } td.number, th.number { text-align: right; white-space: nowrap; }
 td { white-space: nowrap; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
+.parcoords text { text-shadow: 0 0 3px var(--paper), 0 0 3px var(--paper) !important; }
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memgauge.report.style import COLOURS, byte_ticks, label, plotly, styled
-from memgauge.study.analysis.drivers import columns_of, machine_name
+from memgauge.study.analysis.drivers import columns_of
 from memgauge.study.analysis.records import FigureAnalysis
 from memgauge.study.records import FIGURES, Trial
 from memgauge.units import format_bytes
@@ -57,7 +57,14 @@ def importances(figures: Sequence[FigureAnalysis]) -> Any:
     floor = max((100 * (f.floor or 0) for f in shown[:1]), default=0.0)
     plot.add_vline(x=floor, line={"dash": "dot", "color": _GREY})
     plot.add_annotation(
-        x=floor, y=1.04, yref="paper", text=f"noise: {floor:.2f} %", showarrow=False, font={"color": _GREY}
+        x=floor,
+        y=1,
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        text=f"noise: {floor:.2f} %",
+        showarrow=False,
+        font={"color": _GREY},
     )
     plot.update_xaxes(title_text="share of the variance, %", rangemode="tozero")
     plot.update_yaxes(autorange="reversed")
@@ -154,7 +161,7 @@ def against_parameters(trials: Sequence[Trial], analysis: FigureAnalysis) -> Any
 
 def _values(trials: Sequence[Trial], name: str) -> list[Any]:
     if name == "machine":
-        return [machine_name(t) for t in trials]
+        return [t.machine_name for t in trials]
     found = [t.params.get(name) for t in trials]
     return [",".join(map(str, v)) if isinstance(v, (tuple, list)) else v for v in found]
 
@@ -169,18 +176,19 @@ def parallel(trials: Sequence[Trial], figure: str) -> Any:
     go = plotly()
     shown = [t for t in trials if t.status == "done" and figure in t.figures][:_MOST_LINES]
     dimensions = []
-    for name, column in columns_of(shown, len({machine_name(t) for t in shown}) > 1).items():
+    for name, column in columns_of(shown, len({t.machine_name for t in shown}) > 1).items():
         numbers = [v for v in column if v is not None]
         if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in numbers):
             lowest = min(numbers)
             dimensions.append(_axis(label(name, 20), [lowest if v is None else v for v in column]))
         else:
-            names = sorted({str(v) for v in column})
+            column = ["—" if v is None else str(v) for v in column]
+            names = sorted(set(column))
             every = len(names) // _MOST_NAMES + 1  # names that would lie over each other are left out
             dimensions.append(
                 {
                     "label": label(name, 20),
-                    "values": [names.index(str(v)) for v in column],
+                    "values": [names.index(v) for v in column],
                     "tickvals": list(range(0, len(names), every)),
                     "ticktext": [label(n, 16) for n in names[::every]],
                 }

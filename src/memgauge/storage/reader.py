@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from memgauge.columns import Chunk, unpack
-from memgauge.errors import FileFormatError, UsageError
+from memgauge.errors import FileFormatError, MissingError, UsageError
 from memgauge.storage.schema import (
     APPLICATION_ID,
     MADE_BY,
@@ -122,11 +123,17 @@ class RunFile:
             found = None
         return int(found or 0)
 
-    def set_document(self, kind: str, content: str) -> None:
-        """Add a JSON document to a finished run."""
-        with sqlite3.connect(self.path) as db:
-            db.execute("INSERT OR REPLACE INTO document VALUES (?, ?)", (kind, content))
-        db.close()
+    def set_documents(self, **documents: str) -> None:
+        """Add JSON documents to a finished run, by their kind, all or none.
+
+        Raises:
+            MissingError: The file cannot be written, or the disk is full.
+        """
+        try:
+            with contextlib.closing(sqlite3.connect(self.path)) as db, db:
+                db.executemany("INSERT OR REPLACE INTO document VALUES (?, ?)", documents.items())
+        except sqlite3.Error as error:
+            raise MissingError(f"{self.path} cannot be written: {error}") from error
 
     def close(self) -> None:
         self._db.close()

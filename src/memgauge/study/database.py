@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from memgauge.errors import FileFormatError, MissingError, UsageError, missing_extra
 
 SQLITE = "sqlite:///"
 BUSY_S = 30  # how long SQLite waits for another process that writes
+PATIENCE_S = 60  # how long a ledger may be away before the study stops
+_LONGEST_PAUSE_S = 10.0
+
+T = TypeVar("T")
 
 
 class LedgerError(MissingError):
@@ -49,6 +54,25 @@ def reached(url: str) -> Iterator[None]:
         raise LedgerError(
             f"the ledger {shown(url)} cannot be used: {reason}; what was measured is kept, run the study again"
         ) from error
+
+
+def patiently(action: Callable[[], T], note: Callable[[str], None]) -> T:
+    """Do something with a ledger and return what comes of it; if it is away, say so and wait a while for it.
+
+    Raises:
+        LedgerError: It did not come back.
+    """
+    until = time.monotonic() + PATIENCE_S
+    pause = 0.5
+    while True:
+        try:
+            return action()
+        except LedgerError as error:
+            if time.monotonic() + pause > until:
+                raise
+            note(f"{str(error).partition(';')[0]}; trying again in {pause:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 @contextlib.contextmanager

@@ -49,6 +49,8 @@ def points(
     found: dict[str, Params] = {}
     draws = _random(space, seed) if design == "random" else _sobol(space, seed)
     size = space.size()
+    if min(trials, size) > MOST_POINTS:
+        raise UsageError(f"[study] trials = {trials:,}: a study has {MOST_POINTS:,} points at most")
     for drawn, shares in enumerate(draws):
         point = space.point(shares)
         found.setdefault(key_of(point), point)
@@ -68,15 +70,18 @@ def _grid(space: Space) -> list[Params]:
                 f'[space.{name}]: a grid needs values = […] or a step; or take design = "sobol" or "random"'
             )
     found: dict[str, Params] = {}
+    many = UsageError(
+        f"the grid has more than {MOST_POINTS:,} points; take fewer values, or "
+        'design = "sobol" with trials = N'
+    )
+    if any((p.count or 0) > MOST_POINTS for p in space.parameters.values()):
+        raise many
 
     def extend(params: Params, names: Sequence[str]) -> None:
         if not names:
             found.setdefault(key_of(params), params)
             if len(found) > MOST_POINTS:
-                raise UsageError(
-                    f"the grid has more than {MOST_POINTS:,} points; take fewer values, or "
-                    'design = "sobol" with trials = N'
-                )
+                raise many
             return
         name, rest = names[0], names[1:]
         if not space.exists(name, params):
@@ -86,6 +91,10 @@ def _grid(space: Space) -> list[Params]:
             extend({**params, name: value}, rest)
 
     extend({}, list(space.parameters))
+    tried = {name for point in found.values() for name in point}
+    for name, parameter in space.parameters.items():
+        if name not in tried:
+            raise UsageError(f"[space.{name}] when = {parameter.when!r} holds at no point: it is never tried")
     return list(found.values())
 
 

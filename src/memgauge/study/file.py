@@ -105,6 +105,7 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             _check_one("[study] record", name, tuple(FIGURES))
         for name, number, least in (
             ("[study] trials", about.trials, 1),
+            ("[study] seed", about.seed, 0),
             ("[study] repeats", about.repeats, 1),
             ("[study] threads", about.threads, 1),
             ("[study] baselines", about.baselines, 0),

@@ -14,7 +14,7 @@ from memgauge.errors import UsageError
 from memgauge.study.design import key_of
 from memgauge.study.file import StudyFile
 from memgauge.study.isolation import measure_baseline
-from memgauge.study.plan import Subject, points_of, subject_of
+from memgauge.study.plan import Subject, missing, points_of, subject_of
 from memgauge.study.predict import Predictor
 from memgauge.study.records import Baseline, Machine, Predicted, StudyRecord, Trial
 from memgauge.units import format_bytes
@@ -165,7 +165,7 @@ def planned(file: StudyFile, machine: Machine, say: Say) -> StudyRecord:
     forecast = Forecast(machine, threads, repeats, subject, say, lambda *_: None)
     points = points_of(file)
     note_fewer(file, len(points), say)
-    trials = [Trial(number=-1, params=p, repeat=r) for r in range(file.study.repeats) for p in points]
+    trials = missing(file, points, [])
     forecast.check(trials)
     forecast.make(trials)
     room = capacity(file, machine.memory_bytes)
@@ -193,13 +193,6 @@ def capacity(file: StudyFile, memory_bytes: int | None) -> int | None:
     """Return the memory that a trial may take: the study's limit or the largest machine's, whichever is less."""
     limits = [b for b in (file.limits.memory_bytes, memory_bytes) if b is not None]
     return min(limits) if limits and file.study.device == "cpu" else None
-
-
-def most_bytes(predicted: Predicted | None) -> int | None:
-    """Return what a trial may take at most, by its estimate; None if that is not known."""
-    if predicted is None:
-        return None
-    return predicted.host_high_bytes or predicted.allocated_bytes
 
 
 def too_large(predicted: Predicted | None, capacity_bytes: int | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from memgauge.study.records import Baseline, Machine, Status, Trial
 from memgauge.study.trial import Result
 
 RUN, RESULT, OBSERVED, JOB = "run.mg", "result.json", "observed.json", "job.json"
+MACHINE = "machine.json"  # where it ran, if that is not here
+SAID = "stderr.txt"  # what its processes wrote to either output
 USED = "used.json"  # what the machine used before and after
 STOPPED = "stopped.json"  # why the runner ended a trial: a limit
+MOST_ATTEMPTS = 3  # a trial whose process is killed by somebody so often is given up
 _LONGEST_ERROR = 4000
 
 
@@ -89,6 +93,40 @@ def harvest(
     )
 
 
+def given_up(trial: Trial, machine: Machine) -> Trial | None:
+    """Return the record of a trial that was killed too often to be run again; None if it may be."""
+    if trial.attempts < MOST_ATTEMPTS:
+        return None
+    return msgspec.structs.replace(
+        trial,
+        status="failed",
+        error=f"its process or its monitor was killed {trial.attempts} times, by what is not known",
+        machine=machine,
+        ended_unix_ns=time.time_ns(),
+    )
+
+
+def machine_of(folder: Path, here: Machine) -> Machine:
+    """Return the machine that a trial ran on, by what it left; `here` if it left nothing."""
+    try:
+        return msgspec.json.decode((folder / MACHINE).read_bytes(), type=Machine)
+    except (OSError, msgspec.DecodeError):
+        return here
+
+
+def with_run_file(trial: Trial, folder: Path, study: Path) -> Trial:
+    """Return a trial with the path of its run file, in which it is written what trial it is of, and where it ran."""
+    path = folder / RUN
+    if not path.exists():
+        return trial
+    found = msgspec.structs.replace(trial, run_file=str(path.relative_to(study)))
+    with contextlib.suppress(MemgaugeError), RunFile(path) as run:
+        run.set_documents(
+            trial=msgspec.json.encode(found).decode(), machine=msgspec.json.encode(found.machine).decode()
+        )
+    return found
+
+
 def _used(folder: Path) -> tuple[int, int] | None:
     try:
         return msgspec.json.decode((folder / USED).read_bytes(), type=tuple[int, int])
@@ -147,18 +185,14 @@ def _ending(
         and recording.signal not in (None, "SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
     ):
         return "failed", None, None, f"the process was ended by {recording.signal}"
-    if recording is not None and recording.state == "ended" and recording.exit_code not in (None, 0):
-        return (
-            "failed",
-            None,
-            None,
-            f"the process ended with exit code {recording.exit_code}: {_said(folder)}",
-        )
+    if recording is not None and recording.state == "ended" and recording.exit_code is not None:
+        how = f"the process ended with exit code {recording.exit_code} before the trial was done"
+        return "failed", None, None, f"{how}: {_said(folder)}".removesuffix(": ")
     return None, None, None, None
 
 
 def _said(folder: Path) -> str:
     try:
-        return (folder / "stderr.txt").read_bytes()[-1500:].decode(errors="replace").strip()
+        return (folder / SAID).read_bytes()[-1500:].decode(errors="replace").strip()
     except OSError:
         return ""

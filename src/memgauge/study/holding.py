@@ -1,17 +1,20 @@
-"""One runner per folder, which ends in order when it is told to."""
+"""A study's folder: one runner has it, which ends in order when it is told to, and begins nothing on a full disk."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from memgauge.errors import UsageError
+from memgauge.errors import MissingError, UsageError
+from memgauge.units import format_bytes
 
-LOCK = "runner.lock"
+LEDGER, TRIALS, LOCK = "ledger.db", "trials", "runner.lock"
+LEAST_DISK_BYTES = 64 * 2**20  # a run file of an hour takes a few MB; below this nothing is begun
 
 
 @contextlib.contextmanager
@@ -40,6 +43,28 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def refuse_full_disk(folder: Path) -> None:
+    """Raise `MissingError` if a study's folder has no room to record a trial."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_DISK_BYTES:
+        raise MissingError(
+            f"{folder} has {format_bytes(free)} left, too little to record a trial; make room and run "
+            "the study again: what is done is kept"
+        )
+
+
+@contextlib.contextmanager
+def written_in_order(folder: Path) -> Iterator[None]:
+    """Turn what the system raises when a study's folder cannot be written any more into one error."""
+    try:
+        yield
+    except OSError as error:
+        raise MissingError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}; run the study "
+            "again when it can: what is done is kept"
+        ) from error
 
 
 @contextlib.contextmanager

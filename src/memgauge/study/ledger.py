@@ -81,13 +81,27 @@ class Ledger:
                 connection.execute(sqlalchemy.text(f"SELECT pg_advisory_lock({_PLANNING})"))
             yield  # the lock is the connection's, and goes with it
 
-    def threads(self, wanted: int | None) -> int | None:
-        """Return the CPU threads of this study's trials: what its first run decided."""
+    def threads(self, otherwise: int) -> int:
+        """Return the CPU threads of this study's trials: what its file says, or what its first run decided.
+
+        Args:
+            otherwise: Where neither says anything.
+
+        Raises:
+            UsageError: The file says something else than the first run.
+        """
+        asked = self.file.study.threads
         with reached(self.url):
             kept = self._study.user_attrs.get(THREADS)
-            if kept is None and wanted is not None:
-                self._study.set_user_attr(THREADS, wanted)
-            return wanted if kept is None else int(kept)
+            if kept is None:
+                self._study.set_user_attr(THREADS, asked or otherwise)
+                return asked or otherwise
+        if asked not in (None, int(kept)):
+            raise UsageError(
+                f"[study] threads = {asked}, but the trials of study {self.name!r} run with {kept} since it began; "
+                "they could not be compared: give it another name or --out another folder"
+            )
+        return int(kept)
 
     def keep_baseline(self, key: str, baseline: Baseline) -> None:
         """Keep the baseline of an environment on a machine."""
@@ -165,11 +179,6 @@ class Ledger:
                 self._id_of(trial.number), self._optuna.trial.TrialState.WAITING
             )
 
-    def update(self, trial: Trial) -> None:
-        """Write down what is known of a trial that is not finished."""
-        with reached(self.url):
-            self._write(trial)
-
     def finish(self, trial: Trial) -> None:
         """Tell how a trial ended. Optuna sees a value only where one was measured."""
         assert trial.status in FINISHED
@@ -181,6 +190,18 @@ class Ledger:
                 self._storage.set_trial_state_values(number, state, None if value is None else [value])
             except self._optuna.exceptions.UpdateFinishedTrialError:
                 return  # told before, by a runner that was killed in between
+
+    def tell_half_told(self) -> None:
+        """Tell those trials again that a runner was telling when it was killed: written down, and not yet ended."""
+        with reached(self.url):
+            running = self._storage.get_all_trials(
+                self._id, deepcopy=False, states=(self._optuna.trial.TrialState.RUNNING,)
+            )
+        for found in running:
+            if RECORD in found.user_attrs:
+                trial = msgspec.convert(found.user_attrs[RECORD], Trial)
+                if trial.status in FINISHED:
+                    self.finish(trial)
 
     def _state_of(self, trial: Trial) -> tuple[Any, float | None]:
         """Return Optuna's state and value for a trial; above its limit it has no value, and is no failure."""

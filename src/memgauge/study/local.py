@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from memgauge.study.process import LOOK_S, Order, Running
+from memgauge.study.order import Order
+from memgauge.study.process import LOOK_S, Running
 
 _REST_S = 0.25  # the longest rest where there is nothing to watch but the time
 
@@ -23,8 +24,12 @@ class Executor(Protocol):
     def capacity_bytes(self) -> int | None:
         """The memory of the largest machine; None if unknown."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for any more, however small."""
+
     def can_take(self, order: Order) -> bool:
-        """Return whether there is room for one more now."""
+        """Return whether there is room for this one now."""
 
     def start(self, order: Order, folder: Path) -> None:
         """Start a trial; its files go to `folder`."""
@@ -59,6 +64,10 @@ class Local:
     def capacity_bytes(self) -> int | None:
         return self._capacity_bytes
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._running) >= self._jobs
+
     def can_take(self, order: Order) -> bool:
         running = [r.order for r in self._running.values()]
         if not running:
@@ -66,7 +75,7 @@ class Local:
         cores = sum(o.cores for o in running) + order.cores
         memory = sum(o.memory_bytes for o in running) + order.memory_bytes
         fits = self._memory_bytes is None or memory <= self._memory_bytes
-        return len(running) < self._jobs and cores <= self._cores and fits
+        return not self.is_full and cores <= self._cores and fits
 
     def start(self, order: Order, folder: Path) -> None:
         self._running[order.number] = Running(order, folder)

@@ -12,10 +12,10 @@ import msgspec
 from memgauge.errors import UsageError, nearest
 from memgauge.study.database import url_of
 from memgauge.study.file import StudyFile, find, read
+from memgauge.study.holding import LEDGER, TRIALS
 from memgauge.study.ledger import Ledger
 from memgauge.study.reading import read_ledger
 from memgauge.study.records import FINISHED, StudyRecord, Trial
-from memgauge.study.runner import LEDGER, TRIALS
 
 URL_FILE = "ledger.url"
 
@@ -71,9 +71,11 @@ def _name_of(place: str) -> str:
 
 
 def merged(studies: Sequence[StudyRecord]) -> StudyRecord:
-    """Return several studies as one; each trial keeps where it is from, numbers are new."""
-    if len(studies) == 1:
-        return studies[0]
+    """Return several studies as one, a single one as it is; each trial keeps where it is from, numbers are new."""
+    return studies[0] if len(studies) == 1 else _joined(studies)
+
+
+def _joined(studies: Sequence[StudyRecord]) -> StudyRecord:
     trials: list[Trial] = []
     baselines = {}
     names = [s.name for s in studies]
@@ -132,24 +134,25 @@ def merge_into(out: Path, studies: Sequence[StudyRecord], name: str | None = Non
     """
     if out.exists():
         raise UsageError(f"{out} exists; name another folder")
-    found = merged(studies)
+    found = _joined(studies)
     plain = msgspec.convert(found.file, StudyFile)
     about = msgspec.structs.replace(plain.study, name=name or out.name.removesuffix(".study"), design="list")
     points = tuple(dict(p) for p in {str(sorted(t.params.items())): t.params for t in found.trials}.values())
     file = msgspec.structs.replace(plain, study=about, list=points, space={})
     out.mkdir(parents=True)
     ledger = Ledger(url_of(out / LEDGER), file)
-    for trial in found.trials:
-        kept = _with_run_file(out, trial)
-        if kept.status not in FINISHED:
-            kept = msgspec.structs.replace(kept, status="waiting", claim=None)
-        ledger.add([kept])
+    ledger.add([_as_ended(_with_run_file(out, trial)) for trial in found.trials])
     for key, baseline in found.baselines.items():
         ledger.keep_baseline(key, baseline)
     result = ledger.read()
     ledger.close()
     result.folder, result.notes = str(out), found.notes
     return result
+
+
+def _as_ended(trial: Trial) -> Trial:
+    """Return a trial that has ended as it is, any other as one that waits."""
+    return trial if trial.status in FINISHED else msgspec.structs.replace(trial, status="waiting", claim=None)
 
 
 def _with_run_file(out: Path, trial: Trial) -> Trial:

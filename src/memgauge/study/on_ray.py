@@ -16,14 +16,15 @@ from typing import Any
 import msgspec
 
 from memgauge.errors import MissingError, UsageError, missing_extra
-from memgauge.study.harvest import OBSERVED, RESULT, RUN, STOPPED, USED
+from memgauge.study.harvest import MACHINE, OBSERVED, RESULT, RUN, SAID, STOPPED, USED
 from memgauge.study.local import Executor
 from memgauge.study.machine import this_machine
-from memgauge.study.process import Order, Running
+from memgauge.study.order import Order
+from memgauge.study.process import Running
 from memgauge.study.runner import Runner
 from memgauge.units import MIB
 
-_KEPT = (RESULT, OBSERVED, STOPPED, USED, RUN, "stderr.txt")
+_KEPT = (RESULT, OBSERVED, STOPPED, USED, RUN, SAID)
 _WAIT_S = 0.2
 LEAST_BYTES = (
     512 * MIB
@@ -43,7 +44,7 @@ def run_order(order_json: bytes) -> dict[str, bytes]:
         finally:
             running.kill()  # the worker is ended by Ray: the trial does not outlive it
         found = {name: (folder / name).read_bytes() for name in _KEPT if (folder / name).is_file()}
-    found["machine.json"] = msgspec.json.encode(this_machine(_node_name()))
+    found[MACHINE] = msgspec.json.encode(this_machine(_node_name()))
     return found
 
 
@@ -98,8 +99,14 @@ class OnRay:
     def capacity_bytes(self) -> int | None:
         return int(self._largest("memory")) or None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether enough of them wait in Ray's queue; what does not fit now it keeps until it does."""
+        nodes = [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
+        return bool(self._tasks) and len(self._tasks) >= 2 * sum(float(n.get("CPU", 0)) for n in nodes)
+
     def can_take(self, order: Order) -> bool:
-        """Return whether one more may wait in Ray's queue; what does not fit now it keeps until it does.
+        """Return whether one more may wait in Ray's queue.
 
         Raises:
             UsageError: No node could ever take it.
@@ -111,8 +118,7 @@ class OnRay:
             )
         if order.subject.device != "cpu" and self._largest("GPU") < 1:
             raise UsageError("[study] device = 'cuda': no node of the cluster has a GPU")
-        nodes = [n["Resources"] for n in self._ray.nodes() if n["Alive"]]
-        return len(self._tasks) < 2 * sum(float(n.get("CPU", 0)) for n in nodes)
+        return not self.is_full
 
     def start(self, order: Order, folder: Path) -> None:
         wanted = (
@@ -132,7 +138,7 @@ class OnRay:
         for task in ready:
             number, folder = self._tasks.pop(task)
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (*_KEPT, "machine.json"):
+            for name in (*_KEPT, MACHINE):
                 (folder / name).unlink(missing_ok=True)
             try:
                 for name, content in self._ray.get(task).items():

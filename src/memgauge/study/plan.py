@@ -1,7 +1,9 @@
-"""From a study file to its trials: points, repeats, and what each of them runs."""
+"""From a study file to its trials: points, repeats, which are new, in which order, and what each of them runs."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,9 @@ import msgspec
 
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError, nearest
-from memgauge.study.design import points
+from memgauge.study.design import key_of, points
 from memgauge.study.file import StudyFile, as_text
-from memgauge.study.records import Params
+from memgauge.study.records import Params, Predicted, Trial
 from memgauge.study.space import Space
 from memgauge.targets import parse_target
 from memgauge.training import FIELDS, Training
@@ -64,6 +66,46 @@ def points_of(file: StudyFile) -> list[Params]:
     return points(file.study.design, space, file.study.trials, file.study.seed, file.list)
 
 
+def missing(file: StudyFile, points: list[Params], known: Iterable[Trial]) -> list[Trial]:
+    """Return the trials of a study that are not among those that are known, without numbers."""
+    planned = {(key_of(t.params), t.repeat) for t in known}
+    return [
+        Trial(number=-1, params=point, repeat=repeat)
+        for repeat in range(file.study.repeats)
+        for point in points
+        if (key_of(point), repeat) not in planned
+    ]
+
+
+def again(trials: Iterable[Trial], *, disturbed: bool, failed: bool) -> list[Trial]:
+    """Return new trials for those that were disturbed or that failed, and have not been repeated yet."""
+    known = list(trials)
+    repeated = {t.repeats_trial for t in known}
+    return [
+        Trial(number=-1, params=t.params, repeat=t.repeat, repeats_trial=t.number)
+        for t in known
+        if t.number not in repeated
+        and ((disturbed and t.status == "done" and t.is_disturbed) or (failed and t.status == "failed"))
+    ]
+
+
+def in_order(file: StudyFile, trials: Iterable[Trial]) -> list[Trial]:
+    """Return trials as they run: whole rounds of repeats, each the cheapest first or shuffled."""
+    found = sorted(trials, key=lambda t: t.number)
+    if file.study.order == "random":
+        source = random.Random(file.study.seed)
+        shuffled = {t.number: source.random() for t in found}
+        return sorted(found, key=lambda t: (t.repeat, shuffled[t.number]))
+    return sorted(found, key=lambda t: (t.repeat, most_bytes(t.predicted) or 0))
+
+
+def most_bytes(predicted: Predicted | None) -> int | None:
+    """Return what a trial may take at most, by its estimate; None if that is not known."""
+    if predicted is None:
+        return None
+    return predicted.host_high_bytes or predicted.allocated_bytes
+
+
 def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int = 0) -> Subject:
     """Return what a trial with these parameters runs.
 
@@ -73,6 +115,7 @@ def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int
     about = file.study
     given: dict[str, Any] = {**file.fixed, **params}
     if about.target is None:
+        _refuse_unused(params, given)
         training = training_of(given, file, repeat)
         return Subject(training=training, device=about.device, threads=threads, folder=file.folder)
     if parse_target(about.target).kind in ("torchvision", "timm", "transformers"):
@@ -110,7 +153,7 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
     layered: dict[str, int] = {}
     extra: dict[str, Any] = dict(given.get("options", {}))
     for name, value in given.items():
-        if name in (_LAYERS, _NODES) or name.startswith(f"{_NODES}_"):
+        if name in (_LAYERS, _NODES) or _layer_of(name):
             layered[name] = value
         elif name.startswith("options."):
             extra[name.removeprefix("options.")] = value
@@ -147,8 +190,26 @@ def training_of(given: dict[str, Any], file: StudyFile, repeat: int = 0) -> Trai
         raise UsageError(f"{value}{what} (of a training)") from None
 
 
+def _layer_of(name: str) -> int:
+    """Return the number of the layer whose width a parameter is, 0 if it is no such parameter."""
+    head, _, number = name.rpartition("_")
+    return int(number) if head == _NODES and number.isdecimal() else 0
+
+
+def _refuse_unused(params: Params, given: dict[str, Any]) -> None:
+    """Refuse to vary the width of a layer that is not there: its effect would be none, whatever it is."""
+    layers = given.get(_LAYERS)
+    for name in params:
+        layer = _layer_of(name)
+        if isinstance(layers, int) and layer > layers:
+            raise UsageError(
+                f"{name} varies where {_LAYERS} = {layers}, so there is no such layer; write "
+                f'[space.{name}] when = "{_LAYERS} >= {layer}"'
+            )
+
+
 def _widths(layered: dict[str, int]) -> tuple[int, ...]:
-    numbered = {int(n.rpartition("_")[2]): v for n, v in layered.items() if n.startswith(f"{_NODES}_")}
+    numbered = {_layer_of(n): v for n, v in layered.items() if _layer_of(n)}
     count = layered.get(_LAYERS, max(numbered, default=0))
     widths = []
     for layer in range(1, count + 1):

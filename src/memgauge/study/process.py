@@ -23,9 +23,9 @@ from memgauge.explain.recording import how_it_ended
 from memgauge.monitor.processes import PAGE, read_stat
 from memgauge.monitor.recorder import interval_ns
 from memgauge.storage import RunFile
-from memgauge.study.harvest import JOB, OBSERVED, RESULT, RUN, STOPPED, USED, Stopped
+from memgauge.study.harvest import JOB, MACHINE, OBSERVED, RESULT, RUN, SAID, STOPPED, USED, Stopped
 from memgauge.study.isolation import environment, used_bytes
-from memgauge.study.plan import Subject
+from memgauge.study.order import Order
 from memgauge.study.trial import LIFELINE, Job
 from memgauge.units import format_bytes
 
@@ -33,27 +33,6 @@ LOCK = "alive"
 LOOK_S = 0.01  # between two looks at a trial's memory and end
 _ORPHANS_S = 5.0  # how long a killed process may take to be gone
 _TREE_EVERY_S = 0.5  # processes of a trial are found again so often
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """At what a trial is ended."""
-
-    memory_bytes: int | None = None
-    seconds: float | None = None
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial to start: what it runs, in which folder, with which limits."""
-
-    number: int
-    subject: Subject
-    limits: Limits
-    interval: str = "100ms"
-    observe: bool = False  # also a second process, under the profiler
-    estimate: str | None = None
-    title: str = ""
-    memory_bytes: int = 0  # what the estimate says that it takes at most
-    cores: int = 1
 
 
 class Running:
@@ -83,7 +62,7 @@ class Running:
         if adopted:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (RESULT, OBSERVED, STOPPED, USED, RUN, f"{RUN}-wal", f"{RUN}-shm"):
+        for name in (RESULT, OBSERVED, STOPPED, MACHINE, USED, RUN, f"{RUN}-wal", f"{RUN}-shm", SAID):
             (folder / name).unlink(missing_ok=True)
         self._used_before = used_bytes()
         self._start_recorded()
@@ -118,7 +97,7 @@ class Running:
                     f"a process of an earlier run of {self._folder.name} still lives and holds "
                     f"{self._folder / LOCK}; end it (fuser names it), and run the study again"
                 ) from None
-            with open(self._folder / "stderr.txt", "ab") as said:
+            with open(self._folder / SAID, "ab") as said:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int
     params: Params
     repeat: int = 0
-    status: Status = "waiting"
+    status: Status = msgspec.field(default_factory=lambda: "waiting")  # a factory's value is always written
     predicted: Predicted | None = None
     figures: dict[str, int] = {}  # bytes, by the name of the figure
     seconds: float | None = None  # of the training or the steps
@@ -96,6 +96,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_unix_ns: int | None = None
     claim: str | None = None  # who runs it: host, folder
     source: str | None = None  # the study that it was merged from
+
+    @property
+    def machine_name(self) -> str:
+        return "?" if self.machine is None else self.machine.name
 
     @property
     def is_disturbed(self) -> bool:
@@ -140,3 +144,4 @@ FIGURES: dict[str, tuple[str, str]] = {
     "peak_device_bytes": ("device, all processes", "highest sample of NVML: a lower bound"),
     "peak_process_device_bytes": ("device, the trial's processes", "highest sample of NVML: a lower bound"),
 }
+WHOLE_MACHINE = ("average_system_used_bytes", "peak_system_used_bytes", "peak_device_bytes")

@@ -13,6 +13,8 @@ import msgspec
 from memgauge.errors import UsageError, nearest
 from memgauge.study.records import Params, Value
 
+_LARGEST = 2**63 - 1  # what ledgers and JSON hold
+
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One parameter: a list of values, or a range.
@@ -51,7 +53,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.values is not None:
             return self.values[place]
         assert self.low is not None
-        return self.low + place * (self.step or 1)
+        found = self.low + place * (self.step or 1)
+        return found if isinstance(found, int) else float(f"{found:.12g}")  # 0.3, not 0.30000000000000004
 
     def levels(self) -> tuple[Value, ...] | None:
         """Return all values in order; None if there are infinitely many."""
@@ -126,6 +129,9 @@ class Space:
 
 def _check(name: str, p: Parameter) -> None:
     where = f"[space.{name}]"
+    for number in (*(p.values or ()), p.low, p.high):
+        if isinstance(number, int) and abs(number) > _LARGEST:
+            raise UsageError(f"{where}: {number} is too large; whole numbers have 64 bits")
     if (p.values is None) == (p.low is None and p.high is None):
         raise UsageError(f"{where}: give either values = […] or low and high")
     if p.values is not None:
@@ -133,6 +139,9 @@ def _check(name: str, p: Parameter) -> None:
             raise UsageError(f"{where} values = []: it needs at least one value")
         if len(set(map(repr, p.values))) != len(p.values):
             raise UsageError(f"{where} values = {list(p.values)}: a value comes twice")
+        endless = [v for v in p.values if isinstance(v, float) and not math.isfinite(v)]
+        if endless:
+            raise UsageError(f"{where} values: {endless[0]} is no value that can be tried")
         if p.log or p.step is not None:
             raise UsageError(f"{where}: log and step are for ranges (low, high), not for values")
         return

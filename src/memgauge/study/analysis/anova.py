@@ -55,6 +55,11 @@ def anova(columns: dict[str, list[Any]], values: Sequence[float]) -> tuple[Anova
     return ()
 
 
+def pair_name(first: str, second: str) -> str:
+    """Return what the interaction of two parameters is called."""
+    return f"{first} × {second}"
+
+
 def _table(formula: str, frame: Any) -> Any:
     from statsmodels.formula.api import ols
     from statsmodels.stats.anova import anova_lm
@@ -75,7 +80,7 @@ def _rows(table: Any, terms: dict[str, str], pairs: list[tuple[str, str]]) -> tu
     import math
 
     names = {term: name for name, term in terms.items()}
-    names |= {f"{terms[a]}:{terms[b]}": f"{a} × {b}" for a, b in pairs}
+    names |= {f"{terms[a]}:{terms[b]}": pair_name(a, b) for a, b in pairs}
     whole = float(table["sum_sq"].sum()) or 1.0
     rows = []
     for term, row in table.iterrows():

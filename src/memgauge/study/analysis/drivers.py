@@ -6,10 +6,21 @@ import importlib.util
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memgauge.errors import MissingError, missing_extra
-from memgauge.study.analysis.records import Agreement, Analysis, FigureAnalysis, Importance, Mechanism
+import msgspec
+
+from memgauge.errors import missing_extra
+from memgauge.study.analysis.anova import anova, pair_name
+from memgauge.study.analysis.censoring import bound_of, filled, mechanisms_of
+from memgauge.study.analysis.records import (
+    Agreement,
+    Analysis,
+    AnovaRow,
+    FigureAnalysis,
+    Importance,
+    Mechanism,
+)
 from memgauge.study.analysis.words import (
     by_value,
     conclusion,
@@ -21,8 +32,12 @@ from memgauge.study.analysis.words import (
     percent,
 )
 from memgauge.study.design import key_of
-from memgauge.study.records import FIGURES, StudyRecord, Trial
+from memgauge.study.records import FIGURES, WHOLE_MACHINE, StudyRecord, Trial
 from memgauge.units import format_bytes
+
+if TYPE_CHECKING:
+    from memgauge.study.analysis.fanova import Shares
+    from memgauge.study.analysis.surrogate import Feature
 
 # Figures that are explained if a study has them, the most telling first; the rest are in the tables.
 EXPLAINED = (
@@ -42,12 +57,6 @@ TRIALS_PER_PARAMETER = 10  # below this a design counts as small: the usual rule
 LEAST_SHARE = 5e-3
 CERTAIN = 5e-4  # p of the ANOVA below which it names a driver: one in two thousand that do nothing
 COULD_MATTER = 0.05  # a parameter that may explain so much and is not above the floor stays undecided
-_GROUPED_BY = ("framework", "optimizer", "precision", "mode", "machine")
-
-
-def machine_name(trial: Trial) -> str:
-    """Return what the machine of a trial is called."""
-    return trial.machine.name if trial.machine is not None else "?"
 
 
 def usable(study: StudyRecord) -> list[Trial]:
@@ -76,7 +85,7 @@ def analyse(study: StudyRecord, figures: Sequence[str] | None = None, *, seed: i
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "study")
     trials = usable(study)
-    machines = tuple(dict.fromkeys(machine_name(t) for t in trials if t.machine is not None))
+    machines = tuple(dict.fromkeys(t.machine_name for t in trials if t.machine is not None))
     wanted = figures if figures is not None else _wanted(study, trials)
     explained = tuple(_figure(study, trials, name, len(machines) > 1, seed) for name in wanted)
     status: Counter[str] = Counter(t.status for t in study.trials)
@@ -114,7 +123,7 @@ def columns_of(trials: Iterable[Trial], by_machine: bool = False) -> dict[str, l
         if len({repr(v) for v in plain}) > 1:
             found[name] = plain
     if by_machine:
-        found["machine"] = [machine_name(t) for t in rows]
+        found["machine"] = [t.machine_name for t in rows]
     return found
 
 
@@ -123,11 +132,8 @@ def _figure(
 ) -> FigureAnalysis:
     import numpy as np
 
-    bounded = name in ("peak_resident_bytes", "peak_allocated_bytes")
     measured = [t for t in trials if t.status == "done" and name in t.figures]
-    censored = [
-        t for t in trials if bounded and t.status in ("out-of-memory", "time-limit") and t.censored_at_bytes
-    ]
+    censored = [t for t in trials if bound_of(t, name) is not None]
     title, how = FIGURES.get(name, (name, "as the framework reports it"))
     values = [float(t.figures[name]) for t in measured]
     base: dict[str, Any] = {
@@ -143,17 +149,38 @@ def _figure(
         "floor": None,
     }
     columns = columns_of([*measured, *censored], by_machine)
-    if len(measured) < LEAST_TRIALS or not columns:
-        few = f"{count(len(measured), 'trial')} {'is' if len(measured) == 1 else 'are'}"
-        said = f"{title}: {few} too few to say what drives it; {LEAST_TRIALS} are the least"
-        medians = tuple(by_value(title, columns_of(measured, by_machine), values))
-        return FigureAnalysis(**base, conclusion=(said, *medians))
-    mechanisms = tuple(_mechanisms(measured, censored, name))
+    why_not = _too_few(measured, columns)
+    if why_not is not None:
+        medians = by_value(title, columns_of(measured, by_machine), values)
+        return FigureAnalysis(**base, conclusion=(f"{title}: {why_not}", *medians))
+    disturbed = sum(t.is_disturbed for t in measured)
+    is_theirs = disturbed and name in WHOLE_MACHINE  # what others did is no bytes per parameter
+    mechanisms = () if is_theirs else tuple(mechanisms_of(measured, censored, name))
     if not np.ptp(values) > 0 and not censored:
         said = f"{title} is {format_bytes(int(values[0]))} in every trial: nothing that was varied moves it"
         return FigureAnalysis(**base, conclusion=(said,))
-    filled = np.array([*values, *_filled(measured, censored, values, mechanisms)])
-    return _explained(base, columns, filled, mechanisms, len(censored), seed)
+    every = np.array([*values, *filled(censored, name, mechanisms)])
+    found = _explained(base, columns, every, mechanisms, seed)
+    against = _warnings(found, len(columns), disturbed)
+    return msgspec.structs.replace(found, warnings=tuple(against))
+
+
+def _too_few(measured: list[Trial], columns: dict[str, list[Any]]) -> str | None:
+    """Return why these trials cannot say what drives a figure; None if they can."""
+    if len(measured) < LEAST_TRIALS:
+        few = f"{count(len(measured), 'trial')} {'is' if len(measured) == 1 else 'are'}"
+        return f"{few} too few to say what drives it; {LEAST_TRIALS} are the least"
+    if not columns:
+        return "nothing was varied, so nothing drives it"
+    # With as many different points as parameters and one, any of them explains all there is.
+    points = len(set(zip(*(map(repr, column) for column in columns.values()), strict=True)))
+    least = len(columns) + 2
+    if len(columns) > 1 and points < least:
+        return (
+            f"{count(points, 'different point')} are too few to tell {count(len(columns), 'parameter')} apart; "
+            f"{least} are the least"
+        )
+    return None
 
 
 def _explained(
@@ -161,12 +188,10 @@ def _explained(
     columns: dict[str, list[Any]],
     values: Any,
     mechanisms: tuple[Mechanism, ...],
-    censored: int,
     seed: int,
 ) -> FigureAnalysis:
     import numpy as np
 
-    from memgauge.study.analysis.anova import anova
     from memgauge.study.analysis.fanova import importances
     from memgauge.study.analysis.surrogate import feature, takes_logarithm
 
@@ -174,132 +199,94 @@ def _explained(
     found = importances(features, values, takes_logarithm(features, values), seed=seed)
     floor = float(np.quantile(found.dummies, 0.95))
     explained = float(np.nanmedian(found.explained))
-    n, wanted = len(values), TRIALS_PER_PARAMETER * len(features)
-    is_small = n < wanted
     table = anova(columns, [float(v) for v in values])
     tests = {r.name: r.p for r in table if r.p is not None}
-    rows = []
-    for j, f in enumerate(features):
-        low, high = np.quantile(found.shares[:, j], [0.025, 0.975])
-        share = float(found.shares[:, j].mean())
-        curves = found.curves[j]
-        mean = curves.mean(axis=0)
-        # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
-        # that has no effect both at once are rare, which benchmarks/studies counts.
-        # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
-        is_above = bool(np.quantile(found.shares[:, j], 0.05) > floor)
-        is_tested = share > floor and tests.get(f.name, 1.0) < CERTAIN
-        if is_above or is_tested:
-            verdict = "driver" if share >= LEAST_SHARE else "little"
-        else:
-            verdict = "undecided" if high > COULD_MATTER else "none"
-        band = np.quantile(curves, [0.025, 0.975], axis=0)
-        rows.append(
-            Importance(
-                name=f.name,
-                share=share,
-                low=float(low),
-                high=float(high),
-                verdict=verdict,
-                words=effect(f.name, share, float(low), float(high), floor, verdict, int(np.ptp(mean))),
-                effect_bytes=int(np.ptp(mean)),
-                values=tuple(f.levels[i] for i in found.places[j]),
-                curve_bytes=tuple(int(v) for v in mean),
-                curve_low_bytes=tuple(int(v) for v in band[0]),
-                curve_high_bytes=tuple(int(v) for v in band[1]),
-            )
-        )
+    rows = [_importance(f, found, j, floor, tests.get(f.name, 1.0)) for j, f in enumerate(features)]
     rows.sort(key=lambda r: -r.share)
-    warnings = []
+    is_small = len(values) < TRIALS_PER_PARAMETER * len(features)
     title = base["title"]
-    if is_small:
-        warnings.append(
-            f"{n} trials for {count(len(features), 'parameter')} are a small design; {wanted} would be enough to "
-            "trust what is not named"
-        )
-    if explained < 0.5:
-        warnings.append(
-            f"the parameters explain {percent(max(explained, 0))} of what differs between left-out trials; "
-            "the rest is noise, or something that was not varied"
-        )
-    if censored:
-        warnings.append(
-            f"{censored} trials are only known to lie above their limit; they enter with the value expected "
-            "above it, so shares of what drives memory up are rather too low"
-        )
     return FigureAnalysis(
         **{**base, "explained": explained, "floor": floor},
         importances=tuple(rows),
         anova=table,
         mechanisms=mechanisms,
-        warnings=tuple(warnings),
         conclusion=(
-            *of_figure(title, rows, floor, mechanisms),
+            *of_figure(title, rows, floor, tuple(_interactions(rows, table)), mechanisms),
             *(by_value(title, columns, values) if is_small else ()),
         ),
     )
 
 
-def _filled(
-    measured: list[Trial], censored: list[Trial], values: list[float], mechanisms: tuple[Mechanism, ...]
-) -> list[float]:
-    """Return a value for each censored trial: what the regression expects above the bound, else the bound."""
-    found = []
-    for trial in censored:
-        bound = float(trial.censored_at_bytes or 0)
-        expected = bound
-        for mechanism in mechanisms:
-            if mechanism.group in ("all trials", _group_of(trial, mechanism.group)) and trial.predicted:
-                facts = {"parameters": trial.predicted.parameters, "activations": trial.predicted.activations}
-                terms = [
-                    c.bytes * float(facts.get(c.name) or 0)
-                    for c in mechanism.coefficients
-                    if c.name != "fixed"
-                ]
-                fixed = next(c.bytes for c in mechanism.coefficients if c.name == "fixed")
-                expected = max(bound, fixed + sum(terms))
-        found.append(expected)
-    return found
+def _importance(feature: Feature, found: Shares, place: int, floor: float, p: float) -> Importance:
+    """Return what the draws say of one parameter, `p` what the ANOVA says of it."""
+    import numpy as np
+
+    shares, curves = found.shares[:, place], found.curves[place]
+    low, high = (float(q) for q in np.quantile(shares, [0.025, 0.975]))
+    share, mean = float(shares.mean()), curves.mean(axis=0)
+    band = np.quantile(curves, [0.025, 0.975], axis=0)
+    effect_bytes = int(np.ptp(mean))
+    # One in twenty draws may fall to the level that one in twenty draws of a dummy reaches: for something
+    # that has no effect both at once are rare, which benchmarks/studies counts.
+    # A small design has wide intervals; there the classical test may speak, for what lies above the floor.
+    if np.quantile(shares, 0.05) > floor or (share > floor and p < CERTAIN):
+        verdict = "driver" if share >= LEAST_SHARE else "little"
+    else:
+        verdict = "undecided" if high > COULD_MATTER else "none"
+    return Importance(
+        name=feature.name,
+        share=share,
+        low=low,
+        high=high,
+        verdict=verdict,
+        words=effect(feature.name, share, low, high, floor, verdict, effect_bytes),
+        effect_bytes=effect_bytes,
+        values=tuple(feature.levels[i] for i in found.places[place]),
+        curve_bytes=tuple(int(v) for v in mean),
+        curve_low_bytes=tuple(int(v) for v in band[0]),
+        curve_high_bytes=tuple(int(v) for v in band[1]),
+    )
 
 
-def _group_of(trial: Trial, like: str) -> str:
-    names = [part.partition("=")[0] for part in like.split(", ")]
-    return ", ".join(f"{n}={_grouping(trial, n)}" for n in names)
+def _interactions(rows: list[Importance], table: tuple[AnovaRow, ...]) -> Iterable[AnovaRow]:
+    """Yield the pairs of drivers that do more together than each alone, the largest share first."""
+    drivers = [r.name for r in rows if r.verdict == "driver"]
+    pairs = {pair_name(a, b) for a in drivers for b in drivers}
+    for row in table:
+        if row.name in pairs and row.share >= LEAST_SHARE and row.p is not None and row.p < CERTAIN:
+            yield row
 
 
-def _grouping(trial: Trial, name: str) -> object:
-    return machine_name(trial) if name == "machine" else trial.params.get(name)
-
-
-def _mechanisms(measured: list[Trial], censored: list[Trial], figure: str) -> Iterable[Mechanism]:
-    from memgauge.study.analysis.mechanism import mechanism
-
-    groups: dict[str, list[Trial]] = {}
-    names = [n for n in _GROUPED_BY if len({str(_grouping(t, n)) for t in measured}) > 1]
-    for trial in [*measured, *censored]:
-        if trial.predicted is not None and trial.predicted.parameters is not None:
-            key = ", ".join(f"{n}={_grouping(trial, n)}" for n in names) or "all trials"
-            groups.setdefault(key, []).append(trial)
-    for key, group in groups.items():
-        is_censored = [t.status != "done" for t in group]
-        found = mechanism(
-            key,
-            [float(t.predicted.parameters or 0) for t in group if t.predicted],
-            [float(t.predicted.activations or 0) for t in group if t.predicted],
-            [
-                float(t.censored_at_bytes or 0 if c else t.figures[figure])
-                for t, c in zip(group, is_censored, strict=True)
-            ],
-            is_censored,
+def _warnings(found: FigureAnalysis, parameters: int, disturbed: int) -> Iterable[str]:
+    """Yield what speaks against the answer."""
+    trials, wanted = found.trials + found.censored, TRIALS_PER_PARAMETER * parameters
+    if trials < wanted:
+        yield (
+            f"{trials} trials for {count(parameters, 'parameter')} are a small design; {wanted} would be enough to "
+            "trust what is not named"
         )
-        if found is not None:
-            yield found
+    if found.explained is not None and found.explained < 0.5:
+        yield (
+            f"the parameters explain {percent(max(found.explained, 0))} of what differs between left-out trials; "
+            "the rest is noise, or something that was not varied"
+        )
+    if found.censored:
+        yield (
+            f"{found.censored} trials are only known to lie above their limit; they enter with the value expected "
+            "above it, so shares of what drives memory up are rather too low"
+        )
+    if disturbed and found.figure in WHOLE_MACHINE:
+        yield (
+            f"it is of the whole machine, and {disturbed} of {found.trials} trials were disturbed by other work: "
+            "what is named may be what others did meanwhile; --repeat-disturbed runs them again, and "
+            'order = "random" keeps what drifts from following the size of the trials'
+        )
 
 
 def _repeat_spread(trials: list[Trial], name: str) -> float | None:
     points: dict[str, list[int]] = {}
     for trial in trials:
-        points.setdefault(f"{machine_name(trial)} {key_of(trial.params)}", []).append(trial.figures[name])
+        points.setdefault(f"{trial.machine_name} {key_of(trial.params)}", []).append(trial.figures[name])
     spreads = [(max(v) - min(v)) / statistics.mean(v) for v in points.values() if len(v) > 1 and max(v)]
     return statistics.median(spreads) if spreads else None
 
@@ -330,6 +317,3 @@ def _agreements(trials: list[Trial]) -> Iterable[Agreement]:
                 highest_error=max(errors),
                 inside_range=sum(inside) / len(inside) if inside else None,
             )
-
-
-__all__ = ["MissingError", "analyse", "columns_of", "machine_name", "usable"]

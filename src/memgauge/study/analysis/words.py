@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from memgauge.study.analysis.records import FigureAnalysis, Importance, Mechanism
+from memgauge.study.analysis.records import AnovaRow, FigureAnalysis, Importance, Mechanism
 from memgauge.units import format_bytes
 
 _MOST_VALUES = 8  # of a parameter, for which medians are listed
+_CERTAIN = 0.9  # what a regression explains from which it is told where no parameter stands out
 
 
 def percent(share: float) -> str:
@@ -49,7 +50,11 @@ def effect(
 
 
 def of_figure(
-    title: str, rows: Sequence[Importance], floor: float, mechanisms: Sequence[Mechanism]
+    title: str,
+    rows: Sequence[Importance],
+    floor: float,
+    interactions: Sequence[AnovaRow],
+    mechanisms: Sequence[Mechanism],
 ) -> Iterable[str]:
     """Yield the conclusion about one figure, the drivers first."""
     drivers = [r for r in rows if r.verdict == "driver"]
@@ -63,8 +68,13 @@ def of_figure(
     for row in rows:
         if row.verdict != "driver":
             yield row.words + "."
+    if interactions:
+        together = _listed([f"{r.name} ({percent(r.share)})" for r in interactions])
+        yield f"What one does depends on the other: {together} beyond what each does alone (ANOVA)."
     for m in mechanisms:
-        yield from _of_mechanism(title, m)
+        # A slope that explains little, where no parameter stands out, is the machine's drift or nothing.
+        if drivers or m.explained >= _CERTAIN:
+            yield from _of_mechanism(title, m)
 
 
 def _of_mechanism(title: str, m: Mechanism) -> Iterable[str]:
@@ -73,7 +83,7 @@ def _of_mechanism(title: str, m: Mechanism) -> Iterable[str]:
     fixed = next((c for c in m.coefficients if c.name == "fixed"), None)
     if not terms or fixed is None:
         return
-    parts = [f"{c.bytes:.2f} ({c.low:.2f} to {c.high:.2f}) {c.unit}" for c in terms]
+    parts = [f"{c.bytes:,.2f} ({c.low:,.2f} to {c.high:,.2f}) {c.unit}" for c in terms]
     where = "" if m.group == "all trials" else f" with {m.group}"
     explained = math.floor(m.explained * 1000) / 10
     yield (
