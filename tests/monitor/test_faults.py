@@ -332,15 +332,7 @@ class _Stepped(Sampler):
     """The sampler in this process; lets its job go after so many slow readings."""
 
     def until_slow_ticks(self, count: int, job: Job) -> None:
-        read, self._left = self._read_slow, count
-
-        def counted(now_us: int) -> None:
-            read(now_us)
-            self._left -= 1
-            if self._left == 0:
-                job.go()
-
-        self._read_slow = counted  # type: ignore[method-assign]
+        self._left, self._stepped_job = count, job
         import signal as signals
 
         mask = signals.pthread_sigmask(signals.SIG_BLOCK, ())
@@ -355,9 +347,18 @@ class _Stepped(Sampler):
 
     def _open_lanes(self) -> None:
         super()._open_lanes()
-        slow = self._paces[3]
+        slow = self._rounds.paces[3]
         slow.asked_ns = slow.interval_ns = 50_000_000
         assert isinstance(slow, Pace)
+        read = slow.read
+
+        def counted(now_us: int) -> None:
+            read(now_us)
+            self._left -= 1
+            if self._left == 0:
+                self._stepped_job.go()
+
+        slow.read = counted
 
 
 def test_hostile_names_are_data_everywhere(tmp_path: Path) -> None:
@@ -564,3 +565,24 @@ ctypes.CDLL(None).pthread_exit(None)
         (process,) = summarise(run).processes
     assert process.ended == "exit code 5"
     assert (process.peak_bytes or 0) > 60 * MIB
+
+
+def test_more_children_than_fit_on_a_page_are_all_found_without_events(tmp_path: Path) -> None:
+    code = """
+for _ in range(900):
+    if os.fork() == 0:
+        os.read(int(os.environ["WAIT"]), 1); os._exit(0)
+say(); wait()
+for _ in range(900): os.wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    job.heard()
+    config = {"file": str(path), "interval_ns": 100_000_000, "pid": job.process.pid, "events": False}
+    sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    found = until(path, lambda run: ticks(run) > 0 and len(run.processes), sampler)
+    for _ in range(901):
+        job.go()
+    assert job.end()[0] == 0
+    assert sampler.wait() == 0
+    assert found == 901

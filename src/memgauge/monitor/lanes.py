@@ -51,7 +51,7 @@ class Pace:
         self.due_ns = 0
         self.ticks = 0
         self.late = 0  # ticks that were skipped, since the one before them came too late
-        self._read = read
+        self.read = read
         self._changed = changed
         self._window_ticks = 0
         self._window_cost_ns = 0
@@ -60,7 +60,7 @@ class Pace:
     def run(self, now_ns: int, now_us: int) -> None:
         """Read once, and set the time for the next."""
         began = time.thread_time_ns()
-        self._read(now_us)
+        self.read(now_us)
         self._window_cost_ns += time.thread_time_ns() - began
         self._window_ticks += 1
         self.ticks += 1

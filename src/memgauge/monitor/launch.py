@@ -28,6 +28,7 @@ _SENT_BY_KERNEL = 0x80  # si_code SI_KERNEL: the terminal sent it to the whole g
 _SIGINFO = struct.Struct("=IiiI")  # number, errno, code, pid: the head of signalfd_siginfo
 _SIGINFO_SIZE = 128
 _PR_SET_CHILD_SUBREAPER = 36
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss, getrusage(2) of each system
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell ends with in these cases
 
 
@@ -145,7 +146,9 @@ def _own_highest() -> int:
         at = data.index(b"VmHWM:") + 6
         return int(data[at : data.index(b"kB", at)]) * 1024
     except (OSError, ValueError):
-        return 0
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES
 
 
 class Arrived(NamedTuple):

@@ -22,7 +22,7 @@ def recording_view(recording: Recording, *, brief: bool = False) -> RenderableTy
     """Return the summary of a recording; `brief` is what follows a recorded command in the terminal."""
     parts: list[RenderableType] = [_head(recording), "", _peaks(recording)]
     if recording.phases:
-        parts += ["", _phases(recording.phases)]
+        parts += ["", _phases(recording.phases, with_group=recording.group_is_shown())]
     if not brief or len(recording.processes) > 1:
         parts += ["", _processes(recording.processes)]
     if not brief or recording.devices:
@@ -60,7 +60,7 @@ def _head(recording: Recording) -> RenderableType:
 
 def _peaks(recording: Recording) -> RenderableType:
     table = grid("highest", "", "kind", "read from", flexible="read from")
-    for peak in recording.peaks:
+    for peak in recording.shown_peaks():
         how = Text(peak.instrument, style="dim")
         if peak.reason:
             how.append_text(Text(f"; {peak.reason}", style="dim"))
@@ -74,10 +74,10 @@ def _peaks(recording: Recording) -> RenderableType:
     return table
 
 
-def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
+def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
     rows = list(phases)
     with_device = any(p.device_peak_bytes is not None for p in rows)
-    with_group = any(p.group_peak_bytes is not None for p in rows)
+    with_group = with_group and any(p.group_peak_bytes is not None for p in rows)
     columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"]
     columns += ["control group", "kind"] if with_group else []
     columns += ["framework's peak"] if with_device else []
