@@ -86,7 +86,17 @@ class LinuxProcess(Tracked):
     }
     has_peak = has_faults = True
 
-    __slots__ = ("_counts", "_stat", "children_fd", "rollup_fd", "stat_fd", "statm_fd", "status_fd")
+    __slots__ = (
+        "_counts",
+        "_resident",
+        "_stat",
+        "_statm",
+        "children_fd",
+        "rollup_fd",
+        "stat_fd",
+        "statm_fd",
+        "status_fd",
+    )
 
     def __init__(self, pid: int) -> None:
         self.stat_fd = self.statm_fd = self.status_fd = self.children_fd = self.rollup_fd = -1
@@ -100,6 +110,7 @@ class LinuxProcess(Tracked):
             raise
         super().__init__(pid, stat, stat.started_ticks * TICK_NS - _slept_ns())
         self._stat, self._counts = b"", (0, 0)
+        self._statm, self._resident = b"", 0
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -109,7 +120,11 @@ class LinuxProcess(Tracked):
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
 
     def read_resident(self) -> int:
-        return int(os.pread(self.statm_fd, 64, 0).split(b" ", 2)[1]) * PAGE
+        data = os.pread(self.statm_fd, 64, 0)
+        if data != self._statm:
+            self._statm = data
+            self._resident = int(data.split(b" ", 2)[1]) * PAGE
+        return self._resident
 
     def read_counts(self) -> tuple[int, int]:
         data = os.pread(self.stat_fd, 1024, 0)

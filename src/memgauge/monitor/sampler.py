@@ -177,11 +177,11 @@ class Sampler:
     def _loop(self) -> None:
         stop_fd = self.config.get("stop_fd")
         lifetimes = self._lifetimes
-        doorbells = self._listener.doorbells()
-        waiting: list[Any] = [self._signals.fd, *doorbells]
+        doorbells = [ring.fileno() for ring in self._listener.doorbells()]
+        waiting: list[int] = [self._signals.fd, *doorbells]
         if stop_fd is not None:
             waiting.append(stop_fd)
-        events = self._tree.events.socket if self._tree.events is not None else None
+        events = self._tree.events.socket.fileno() if self._tree.events is not None else None
         deaf_until_ns = 0  # events of strangers wake nobody up to here
         paces, monotonic = self._rounds.paces, time.monotonic_ns
         start = monotonic()
