@@ -586,3 +586,21 @@ for _ in range(900): os.wait()
     assert job.end()[0] == 0
     assert sampler.wait() == 0
     assert sorted(found) == ["given"] * 901  # as its children, at once: not by the table of all processes
+
+
+def test_an_orphan_that_has_ended_is_not_taken_for_another_process(tmp_path: Path) -> None:
+    code = """
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05); os._exit(0)
+        os._exit(0)
+    os.wait()
+time.sleep(0.3)
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q", "-i", "1ms").end()[0] == 0
+    with RunFile(path) as run:
+        pids = [p.pid for p in run.processes]
+    assert len(pids) > 20
+    assert len(pids) == len(set(pids))

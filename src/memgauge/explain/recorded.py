@@ -17,8 +17,8 @@ class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GROUP = "control group"  # name of its peak
-LARGEST, TREE_RSS = "largest process, resident", "tree, sum of RSS"
-_HELD = (LARGEST, TREE_RSS)
+LARGEST, TREE_PSS = "largest process, resident", "tree, sum of PSS"
+_HELD = (LARGEST, TREE_PSS)
 _NEAR = 2  # times what the tree held: a group whose peak lies below holds little else than the job
 
 

@@ -18,7 +18,7 @@ from memgauge.explain.bands import bands, phases_of
 from memgauge.explain.recorded import (
     GROUP,
     LARGEST,
-    TREE_RSS,
+    TREE_PSS,
     DeviceOf,
     LaneOf,
     PeakOf,
@@ -142,12 +142,13 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 reason=row.reason,
             )
     yield from _sampled(
-        "tree, sum of PSS",
+        TREE_PSS,
         pss,
         "smaps_rollup, one process after the other: shared pages counted once",
+        end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
     )
-    yield from _sampled(TREE_RSS, rss, "statm: shared pages counted in each process")
+    yield from _sampled("tree, sum of RSS", rss, "statm: shared pages counted in each process")
     yield from _sampled("system used", used, "meminfo: total − free − buffers − cached")
     for device in run.devices:
         series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
@@ -180,11 +181,13 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
             )
 
 
-def _sampled(name: str, sums: Sums, instrument: str, kind: str = "lower bound") -> Iterator[PeakOf]:
+def _sampled(
+    name: str, sums: Sums, instrument: str, kind: str = "lower bound", end_us: int = 0
+) -> Iterator[PeakOf]:
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
-        step, longest = median(steps), max(steps, default=0)
+        step, longest = median(steps), max([*steps, end_us - sums.times_us[-1]])
         every = "" if step is None else f", sampled every {format_duration(step)}"
         if step is not None and longest > _UNEVEN * step:
             every += f", at times only after {format_duration(longest)}"

@@ -131,8 +131,15 @@ class Tree:
         except OSError:
             return
         for pid in pids:
-            if pid not in self.live and pid not in self.excluded:
+            if pid not in self.live and pid not in self.excluded and not self._has_ended(pid):
                 self.add(pid, ADOPTED)
+
+    def _has_ended(self, pid: int) -> bool:
+        """Return whether a child of ours has ended and was not waited for yet: it was followed to its end."""
+        try:
+            return self._system.stat(pid).state in "ZX"
+        except OSError:
+            return True
 
     def look_through_table(self) -> None:
         """Find processes that no parent leads to: by process group, or a parent's thread."""
