@@ -604,3 +604,57 @@ time.sleep(0.3)
         pids = [p.pid for p in run.processes]
     assert len(pids) > 20
     assert len(pids) == len(set(pids))
+
+
+@pytest.mark.parametrize("command", [["true"], ["seq", "5"]])
+def test_a_command_smaller_than_its_launcher_has_no_exact_peak(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "a.mg"
+    subprocess.run([*memgauge("monitor", "-q", "-o", str(path), "--"), *command], check=True)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert {p.kind for p in said.peaks if p.name.startswith("largest process")} <= {
+        "upper bound",
+        "lower bound",
+    }
+
+
+def test_as_root_it_is_known_how_each_process_ended(tmp_path: Path) -> None:
+    code = """
+pids = []
+for n in range(60):
+    pid = os.fork()
+    if pid == 0:
+        wait(); os._exit(n)
+    pids.append(pid)
+say()
+for pid in pids: os.waitpid(pid, 0)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q", "-i", "1ms")
+    job.heard()
+    for _ in range(60):
+        job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        if not run.header["unseen_is_exact"]:
+            pytest.skip("the kernel tells of exits to root only")
+        children = [p for p in run.processes if p.parent is not None]
+    assert sorted(int(str(p.ended).removeprefix("exit code ")) for p in children) == list(range(60))
+
+
+def test_a_process_that_renames_itself_has_its_new_name(tmp_path: Path) -> None:
+    code = """
+import ctypes
+say(); wait()
+ctypes.CDLL(None).prctl(15, b"worker one", 0, 0, 0)
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q")
+    job.heard()
+    until(path, ticks, job.process)
+    job.go()
+    job.heard()
+    until(path, lambda run: run.processes[0].name == "worker one", job.process)
+    job.go()
+    assert job.end()[0] == 0

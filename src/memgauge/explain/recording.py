@@ -30,7 +30,7 @@ from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import Process, RunFile
 from memgauge.units import format_duration
 
-_UNEVEN = 5  # a gap between samples that is so many times as long as the median is worth saying
+_UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
 def summarise(run: RunFile) -> Recording:

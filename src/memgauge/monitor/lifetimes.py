@@ -55,6 +55,7 @@ class Lifetimes:
         self._command: Sequence[str] = ()
         self._root: Tracked | None = None
         self._statuses: dict[int, int] = {}  # pid -> status, of those whose end was told
+        self._unexplained: dict[int, int] = {}  # pid -> row, of those found gone before anything told how
         self.ending: Ending | None = None
         self.oom_kills = OomKills(None)
         tree.joins = self._join
@@ -100,6 +101,8 @@ class Lifetimes:
             self._peaks.forget(process)
             status = self._statuses.pop(process.pid, None)
             self._writer.end_process(process.id, now_us, _text_of(status))
+            if status is None and self._tree.events is not None:
+                self._unexplained[process.pid] = process.id
             self._processes.end(process)
             self._devices.end(process)
             self._tree.drop(process)
@@ -129,7 +132,12 @@ class Lifetimes:
             if status is None or process.is_over():  # else it has a moment left, or other threads
                 self.lose([process], self._clock.now_us())
 
-        return self._tree.hear(self._rename, ended)
+        def late(pid: int, status: int) -> None:
+            number = self._unexplained.pop(pid, None)
+            if number is not None:
+                self._writer.end_process(number, self._clock.now_us(), _text_of(status))
+
+        return self._tree.hear(self._rename, ended, late)
 
     def _rename(self, process: Tracked) -> None:
         with contextlib.suppress(OSError):

@@ -136,6 +136,10 @@ class LinuxProcess(Tracked):
             self._counts = ((int(f[11]) + int(f[12])) * TICK_NS, int(f[8]))
         return self._counts
 
+    def name_now(self) -> str:
+        data = self._stat
+        return data[data.index(b"(") + 1 : data.rindex(b")")].decode(errors="replace") if data else self.name
+
     def follow_other_thread(self) -> None:
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             folder = f"/proc/{self.pid}/task/{thread}"

@@ -124,6 +124,10 @@ class ProcessReadings:
 
     def _read_slow_of(self, process: Tracked, stand: bool, may_read: bool) -> None:
         columns = process.columns or self._slow_columns(process)
+        name = process.name_now()
+        if name != process.name:
+            process.name = name
+            self._writer.rename_process(process.id, name, process.command)
         shares = process.shares if stand else None
         if shares is None:
             shares = self._read_shares(process) if may_read else None

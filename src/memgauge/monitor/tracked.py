@@ -168,6 +168,10 @@ class Tracked(ABC):
             return True
         return stat.state in "ZX" and stat.threads <= 1
 
+    def name_now(self) -> str:
+        """Return its name by the last reading of its counts; programs rename themselves."""
+        return self.name
+
     def follow_other_thread(self) -> None:  # noqa: B027
         """Read memory by a thread that lives, since the first one is over and shows none any more."""
 

@@ -171,7 +171,12 @@ class Tree:
         self._strangers |= unknown.keys()
         self.adopt()
 
-    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> bool:
+    def hear(
+        self,
+        exec_: Callable[[Tracked], None],
+        ended: Callable[[Tracked, int | None], None],
+        late: Callable[[int, int], None],
+    ) -> bool:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.
 
         Returns whether anything was about the tree; they tell of the whole machine.
@@ -180,6 +185,8 @@ class Tree:
             exec_: Is called with a process that has become another program.
             ended: Is called with a process whose first thread has ended and its status, as wait(2) gives it;
                 with None if its number belongs to another process by now.
+            late: Is called with the number and status of a process that is not followed: it may have been, until
+                a reading found it gone before the kernel told.
         """
         if self.events is None:
             return False
@@ -201,6 +208,8 @@ class Tree:
                     ended(self.live[pid], other)
                 elif self._ghosts.pop(pid, None) is not None:
                     self.unseen += 1
+                else:
+                    late(pid, other)
         if not complete:
             self.unseen_is_exact = False
             for process in list(self.live.values()):

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
 from memgauge.explain.recording import relative
-from memgauge.report.tables import grid, plain
+from memgauge.report.tables import grid, plain, short_command
 from memgauge.units import format_bytes, format_duration
 
 _MOST_PROCESSES, _MOST_PHASES, _MOST_NOTES = 10, 20, 10
-_LONGEST_COMMAND = 100
+_LONGEST_COMMAND, _LONGEST_ROW = 100, 70
 
 
 def recording_view(recording: Recording, *, brief: bool = False) -> RenderableType:
@@ -108,8 +108,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     columns = ["pid", "peak", "kind", "PSS", "CPU", "lived"] + (["GPU"] if with_device else []) + ["command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:
-        command = plain(" ".join((p.command or p.name).split()))
-        command.truncate(_LONGEST_COMMAND, overflow="ellipsis")
+        command = short_command(p.command or p.name, _LONGEST_ROW)
         if p.ended not in (None, "exit code 0"):
             command.append_text(Text(f"  ({p.ended})", style="yellow"))
         lived = None if p.gone_us is None else p.gone_us - p.began_us
