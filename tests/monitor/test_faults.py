@@ -658,3 +658,19 @@ say(); wait()
     until(path, lambda run: run.processes[0].name == "worker one", job.process)
     job.go()
     assert job.end()[0] == 0
+
+
+@pytest.mark.parametrize("interval_ms", [1, 20])
+def test_a_lane_that_costs_more_than_its_budget_slows_down_and_says_so(
+    tmp_path: Path, interval_ms: int
+) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("say(); wait()", path, "-q", "-i", f"{interval_ms}ms", "--budget", "0.01")
+    job.heard()
+    until(path, lambda run: any("the fast lane slowed down" in n.text for n in run.notes), job.process)
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        fast = run.header["lanes"]["fast"]
+    assert fast["asked_ns"] == interval_ms * 10**6
+    assert fast["interval_ns"] > 3 * fast["asked_ns"]
