@@ -61,6 +61,7 @@ sys.exit(7)
     assert (said.phases[0].peak_bytes or 0) > 300 * MIB
     assert "uss_bytes" in metrics
     assert "pss_bytes" not in metrics
+    assert all("statm" not in p.instrument and "meminfo" not in p.instrument for p in said.peaks)
     told = [n.text for n in said.notes if n.topic == "system"]
     assert len(told) == len(set(told))
     assert any("PSS" in text for text in told)

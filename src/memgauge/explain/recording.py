@@ -148,8 +148,10 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
         end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
     )
-    yield from _sampled("tree, sum of RSS", rss, "statm: shared pages counted in each process")
-    yield from _sampled("system used", used, "meminfo: total − free − buffers − cached")
+    instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
+    each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
+    yield from _sampled("tree, sum of RSS", rss, each)
+    yield from _sampled("system used", used, instruments.get("system_used_bytes", ""))
     for device in run.devices:
         series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
         best = max(

@@ -105,7 +105,9 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
 def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     rows = sorted(processes, key=lambda p: -(p.peak_bytes or 0))
     with_device = any(p.device_peak_bytes for p in rows)
-    columns = ["pid", "peak", "kind", "PSS", "CPU", "lived"] + (["GPU"] if with_device else []) + ["command"]
+    with_pss = any(p.pss_peak_bytes is not None for p in rows)
+    columns = ["pid", "peak", "kind", *(["PSS"] if with_pss else []), "CPU", "lived"]
+    columns += [*(["GPU"] if with_device else []), "command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:
         command = short_command(p.command or p.name, _LONGEST_ROW)
@@ -116,7 +118,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
             str(p.pid),
             format_bytes(p.peak_bytes),
             Text(p.peak_kind),
-            format_bytes(p.pss_peak_bytes),
+            *([format_bytes(p.pss_peak_bytes)] if with_pss else []),
             format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
             "to the end" if lived is None else format_duration(lived),
         ]
