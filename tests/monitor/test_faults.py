@@ -332,15 +332,7 @@ class _Stepped(Sampler):
     """The sampler in this process; lets its job go after so many slow readings."""
 
     def until_slow_ticks(self, count: int, job: Job) -> None:
-        read, self._left = self._read_slow, count
-
-        def counted(now_us: int) -> None:
-            read(now_us)
-            self._left -= 1
-            if self._left == 0:
-                job.go()
-
-        self._read_slow = counted  # type: ignore[method-assign]
+        self._left, self._stepped_job = count, job
         import signal as signals
 
         mask = signals.pthread_sigmask(signals.SIG_BLOCK, ())
@@ -355,9 +347,18 @@ class _Stepped(Sampler):
 
     def _open_lanes(self) -> None:
         super()._open_lanes()
-        slow = self._paces[3]
+        slow = self._rounds.paces[3]
         slow.asked_ns = slow.interval_ns = 50_000_000
         assert isinstance(slow, Pace)
+        read = slow.read
+
+        def counted(now_us: int) -> None:
+            read(now_us)
+            self._left -= 1
+            if self._left == 0:
+                self._stepped_job.go()
+
+        slow.read = counted
 
 
 def test_hostile_names_are_data_everywhere(tmp_path: Path) -> None:
@@ -564,3 +565,112 @@ ctypes.CDLL(None).pthread_exit(None)
         (process,) = summarise(run).processes
     assert process.ended == "exit code 5"
     assert (process.peak_bytes or 0) > 60 * MIB
+
+
+def test_more_children_than_fit_on_a_page_are_all_found_without_events(tmp_path: Path) -> None:
+    code = """
+for _ in range(900):
+    if os.fork() == 0:
+        os.read(int(os.environ["WAIT"]), 1); os._exit(0)
+say(); wait()
+for _ in range(900): os.wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    job.heard()
+    config = {"file": str(path), "interval_ns": 100_000_000, "pid": job.process.pid, "events": False}
+    sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    found = until(path, lambda run: ticks(run) > 0 and [p.found for p in run.processes], sampler)
+    for _ in range(901):
+        job.go()
+    assert job.end()[0] == 0
+    assert sampler.wait() == 0
+    assert sorted(found) == ["given"] * 901  # as its children, at once: not by the table of all processes
+
+
+def test_an_orphan_that_has_ended_is_not_taken_for_another_process(tmp_path: Path) -> None:
+    code = """
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05); os._exit(0)
+        os._exit(0)
+    os.wait()
+time.sleep(0.3)
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q", "-i", "1ms").end()[0] == 0
+    with RunFile(path) as run:
+        pids = [p.pid for p in run.processes]
+    assert len(pids) > 20
+    assert len(pids) == len(set(pids))
+
+
+@pytest.mark.parametrize("command", [["true"], ["seq", "5"]])
+def test_a_command_smaller_than_its_launcher_has_no_exact_peak(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "a.mg"
+    subprocess.run([*memgauge("monitor", "-q", "-o", str(path), "--"), *command], check=True)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert {p.kind for p in said.peaks if p.name.startswith("largest process")} <= {
+        "upper bound",
+        "lower bound",
+    }
+
+
+def test_as_root_it_is_known_how_each_process_ended(tmp_path: Path) -> None:
+    code = """
+pids = []
+for n in range(60):
+    pid = os.fork()
+    if pid == 0:
+        wait(); os._exit(n)
+    pids.append(pid)
+say()
+for pid in pids: os.waitpid(pid, 0)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q", "-i", "1ms")
+    job.heard()
+    for _ in range(60):
+        job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        if not run.header["unseen_is_exact"]:
+            pytest.skip("the kernel tells of exits to root only")
+        children = [p for p in run.processes if p.parent is not None]
+    assert sorted(int(str(p.ended).removeprefix("exit code ")) for p in children) == list(range(60))
+
+
+def test_a_process_that_renames_itself_has_its_new_name(tmp_path: Path) -> None:
+    code = """
+import ctypes
+say(); wait()
+ctypes.CDLL(None).prctl(15, b"worker one", 0, 0, 0)
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q")
+    job.heard()
+    until(path, ticks, job.process)
+    job.go()
+    job.heard()
+    until(path, lambda run: run.processes[0].name == "worker one", job.process)
+    job.go()
+    assert job.end()[0] == 0
+
+
+@pytest.mark.parametrize("interval_ms", [1, 20])
+def test_a_lane_that_costs_more_than_its_budget_slows_down_and_says_so(
+    tmp_path: Path, interval_ms: int
+) -> None:
+    path = tmp_path / "a.mg"
+    job = Job("say(); wait()", path, "-q", "-i", f"{interval_ms}ms", "--budget", "0.01")
+    job.heard()
+    until(path, lambda run: any("the fast lane slowed down" in n.text for n in run.notes), job.process)
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        fast = run.header["lanes"]["fast"]
+    assert fast["asked_ns"] == interval_ms * 10**6
+    assert fast["interval_ns"] > 3 * fast["asked_ns"]

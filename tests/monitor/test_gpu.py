@@ -13,7 +13,7 @@ from replayed_nvml import Answer, Nvml, NVMLError
 from test_faults import _Stepped
 
 from memgauge.explain.recording import summarise
-from memgauge.monitor import gpu
+from memgauge.monitor import gpu, pcie
 from memgauge.storage import RunFile
 
 
@@ -50,7 +50,7 @@ def test_a_counter_that_wraps_goes_on(bits: int) -> None:
 
 def test_without_counters_hopper_is_asked_by_gpm(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10**9]
-    monkeypatch.setattr(gpu.time, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(pcie.time, "monotonic_ns", lambda: now[0])
     nvml = Nvml(fields={186: [1]})
     nvml.gpm_rate = 64.0  # MiB/s
     found = card(nvml)

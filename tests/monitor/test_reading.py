@@ -19,7 +19,7 @@ from jobs import MIB, Job, memgauge, ticks, until
 from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
-from memgauge.storage import Mark, RunFile, RunWriter
+from memgauge.storage import Mark, PeakRow, RunFile, RunWriter
 
 PHASES = """
 import memgauge
@@ -244,3 +244,30 @@ def test_a_measurement_keeps_its_recording_and_both_compare_alike(tmp_path: Path
         memgauge("compare", str(path), str(saved), "--json"), capture_output=True, text=True, check=True
     )
     assert {row["difference_bytes"] for row in json.loads(done.stdout)["kinds"]} <= {0, None}
+
+
+@pytest.mark.parametrize(
+    ("group_mib", "is_own", "is_shown"), [(12_000, False, False), (900, False, True), (12_000, True, True)]
+)
+def test_a_control_group_is_shown_if_it_is_the_jobs(
+    tmp_path: Path, group_mib: int, is_own: bool, is_shown: bool
+) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**8, "cgroup": {"folder": "/somewhere", "is_own": is_own}})
+    process = writer.add_process(
+        7, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+    )
+    mark = writer.add_mark(0, 7, "begin", "train", None, {})
+    writer.add_mark(9, 7, "end", "train", None, {})
+    writer.set_peak(PeakRow("largest_process_bytes", 500 * MIB, "exact", "VmHWM", "", process, None, None))
+    kind = "exact" if is_own else "upper bound"
+    for phase in (None, mark):
+        writer.set_peak(
+            PeakRow("cgroup_bytes", group_mib * MIB, kind, "cgroup v2, memory.peak", "", None, None, phase)
+        )
+    writer.close()
+    assert ("control group" in run("show", str(path))) is is_shown
+    assert "control group" in {p["name"] for p in json.loads(run("show", str(path), "--json"))["peaks"]}
+    run("report", str(path), "-o", str(tmp_path / "a.html"))
+    tables = re.sub(r"<script.*?</script>", "", (tmp_path / "a.html").read_text(), flags=re.S)
+    assert ("control group" in tables) is is_shown

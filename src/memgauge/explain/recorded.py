@@ -16,6 +16,12 @@ class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int | None = None
 
 
+GROUP = "control group"  # name of its peak
+LARGEST, TREE_PSS = "largest process, resident", "tree, sum of PSS"
+_HELD = (LARGEST, TREE_PSS)
+_NEAR = 2  # times what the tree held: a group whose peak lies below holds little else than the job
+
+
 class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     """All phases of one name."""
 
@@ -96,6 +102,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", t
     signal: str | None
     out_of_memory: bool
     peaks: tuple[PeakOf, ...]
+    group_is_own: bool = False  # the control group was made for this job
     average_used_bytes: int | None  # of the system, as Mahendran (2021) gives it
     cpu_ns: int | None
     mean_cores: float | None
@@ -117,3 +124,17 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", t
     notes: tuple[RecordingNote, ...]
     damage: tuple[str, ...]
     unknown: dict[str, str] = {}
+
+    def group_is_shown(self) -> bool:
+        """Return whether the control group tells of this job: it was made for it, or held little else.
+
+        A group that the job just happened to be in, as a whole machine's or a login's, is in `peaks` all the
+        same, but a reader of the summary would take it for the job's.
+        """
+        group = max((p.bytes for p in self.peaks if p.name == GROUP), default=None)
+        held = max((p.bytes for p in self.peaks if p.name in _HELD), default=0)
+        return group is not None and (self.group_is_own or group <= _NEAR * held)
+
+    def shown_peaks(self) -> list[PeakOf]:
+        """Return the peaks that a summary shows."""
+        return [p for p in self.peaks if p.name != GROUP or self.group_is_shown()]

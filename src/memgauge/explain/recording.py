@@ -15,12 +15,22 @@ from typing import Any
 
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, phases_of
-from memgauge.explain.recorded import DeviceOf, LaneOf, PeakOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recorded import (
+    GROUP,
+    LARGEST,
+    TREE_PSS,
+    DeviceOf,
+    LaneOf,
+    PeakOf,
+    ProcessOf,
+    Recording,
+    RecordingNote,
+)
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median, total_of
 from memgauge.storage import Process, RunFile
 from memgauge.units import format_duration
 
-_UNEVEN = 5  # a gap between samples that is so many times as long as the median is worth saying
+_UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
 def summarise(run: RunFile) -> Recording:
@@ -54,6 +64,7 @@ def summarise(run: RunFile) -> Recording:
         signal=ending.get("signal"),
         out_of_memory=bool(ending.get("out_of_memory")),
         peaks=tuple(_peaks(run, rss, pss, used)),
+        group_is_own=bool((header.get("cgroup") or {}).get("is_own")),
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
         mean_cores=cpu_ns / (end_us * 1000) if cpu_ns is not None and end_us else None,
@@ -85,14 +96,22 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
     ending = run.header.get("ended")
     if isinstance(ending, dict):
         return "ended", str(ending.get("text") or ending.get("how")), ending
-    pid, ticks = run.header.get("sampler_pid"), run.header.get("sampler_started_ticks")
+    pid, ticks = int(run.header.get("sampler_pid") or 0), run.header.get("sampler_started_ticks")
     if _is_alive(pid, ticks, run.header.get("boot")):
         return "recording", "still recording", {}
     last = max(run.last_us(), int(run.header.get("alive_us") or 0)) / 1e6
     return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
 
 
-def _is_alive(pid: object, started_ticks: object, boot: object) -> bool:
+def _is_alive(pid: int, started_ticks: object, boot: object) -> bool:
+    """Return whether the sampler runs; a file without `boot` was made where there is no /proc."""
+    if not boot:
+        import psutil
+
+        try:
+            return int(psutil.Process(pid).create_time() * 100) == started_ticks
+        except psutil.Error:
+            return False
     try:
         if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != boot:
             return False
@@ -107,7 +126,7 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
     for row in run.peaks:
         if row.metric == "largest_process_bytes":
             yield PeakOf(
-                name="largest process, resident",
+                name=LARGEST,
                 bytes=row.bytes,
                 kind=row.kind,
                 instrument=row.instrument,
@@ -116,20 +135,23 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
     for row in run.peaks:
         if row.metric == "cgroup_bytes" and row.phase is None:
             yield PeakOf(
-                name="control group",
+                name=GROUP,
                 bytes=row.bytes,
                 kind=row.kind,
                 instrument=f"{row.instrument}: page cache and kernel memory too",
                 reason=row.reason,
             )
     yield from _sampled(
-        "tree, sum of PSS",
+        TREE_PSS,
         pss,
         "smaps_rollup, one process after the other: shared pages counted once",
+        end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
     )
-    yield from _sampled("tree, sum of RSS", rss, "statm: shared pages counted in each process")
-    yield from _sampled("system used", used, "meminfo: total − free − buffers − cached")
+    instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
+    each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
+    yield from _sampled("tree, sum of RSS", rss, each)
+    yield from _sampled("system used", used, instruments.get("system_used_bytes", ""))
     for device in run.devices:
         series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
         best = max(
@@ -161,11 +183,13 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
             )
 
 
-def _sampled(name: str, sums: Sums, instrument: str, kind: str = "lower bound") -> Iterator[PeakOf]:
+def _sampled(
+    name: str, sums: Sums, instrument: str, kind: str = "lower bound", end_us: int = 0
+) -> Iterator[PeakOf]:
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
-        step, longest = median(steps), max(steps, default=0)
+        step, longest = median(steps), max([*steps, end_us - sums.times_us[-1]])
         every = "" if step is None else f", sampled every {format_duration(step)}"
         if step is not None and longest > _UNEVEN * step:
             every += f", at times only after {format_duration(longest)}"

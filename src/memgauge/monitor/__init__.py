@@ -2,20 +2,26 @@
 
     recorder    starts the sampler: for a command, a pid, or from Python       (the user's process)
     marks       what a job says: instants and phases                           (the job's processes)
-    sampler     the loop: lanes of readings, marks, exact peaks → run file     (its own process)
-    launch      the command, its signals and its end
+    sampler     its parts put together, and the loop that waits for all        (its own process)
+    launch      the command: how it starts, how signals reach it, how it ended
+    lifetimes   the job's processes from joining to end, and with them the run's end
     endings     whether it was killed for lack of memory
     tree        which processes there are
-    processes   what one process holds, by /proc on kept file descriptors
-    machine     what the system uses: memory, pressure, disk, network, energy
+    events      forks, execs and exits, told by the kernel
+    system      how this system is read, chosen once:
+      processes, machine    Linux's /proc, on kept file descriptors
+      portable              psutil, elsewhere: fewer figures
+    tracked     one process that is followed
     cgroup      the job's control group: the peak of the whole tree
-    gpu, amd    what the GPUs report, through NVML and amdsmi
+    gpu, pcie, amd          what GPUs report, through NVML and amdsmi
     readings    what the lanes read of processes and machine, into columns
     devices     what the lanes read of GPUs, into columns
+    lanes       when what is read, and what it may cost
+    rounds      what each lane reads, in its order
     listening   where marks arrive
     peaks       exact highest values, of processes and of phases
-    lanes       when what is read, and what it may cost
+    saving      header, transactions, a full disk, the end
     clock, notes, viewer: the run's time; what was missed; `--live`
 
-The sampler's modules need the standard library only; they read Linux's /proc.
+On Linux the sampler's modules need the standard library only.
 """

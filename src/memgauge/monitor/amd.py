@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memgauge.monitor.gpu import Note, Quantity
+from memgauge.monitor.quantity import Note, Quantity
 
 ENERGY_US = 100_000  # a cautious guess: AMD states no refresh time of the accumulator
 ACTIVITY_US = 100_000

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import Tracked
+from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, PeakRow, RunWriter
 

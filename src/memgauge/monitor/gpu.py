@@ -3,8 +3,7 @@
 Each figure comes from the best source that the card offers, and says which:
 
   memory    of the device (`nvmlDeviceGetMemoryInfo`) and of each process on it
-  PCIe      counters of bytes (field values 197, 198); else GPM on Hopper and newer; else the rate over
-            20 ms, which blocks for as long and so is read by a thread of its own
+  PCIe      by the best counter that there is (pcie.py)
   energy    the device's own counter; never power times time
   power     field value 186, the instant one; `nvmlDeviceGetPowerUsage` is an average over 1 s on Ampere
             and newer
@@ -15,31 +14,16 @@ noted and left alone. Nothing here has yet run on a GPU: tests replay the librar
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-# Field identifiers of nvml.h, named in nvidia-ml-py 13.615; older bindings lack the names, not the calls.
-FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED, FIELD_POWER_INSTANT = 197, 198, 186
-_GPM_PCIE_SENT, _GPM_PCIE_RECEIVED = 20, 21  # nvmlGpmMetricId_t: MiB/s
-GPM_EVERY_US = 200_000  # below 100 ms the driver gives zeros that look like no traffic
-RATE_US = 20_000  # the window of nvmlDeviceGetPcieThroughput
+from memgauge.monitor.pcie import Traffic
+from memgauge.monitor.quantity import Note, Quantity
+
+FIELD_POWER_INSTANT = 186  # of nvml.h
 ENERGY_US = 100_000  # how often the energy counter moves (ml.energy, H100)
 UTILISATION_US = 166_667  # nvml.h: between 1/6 s and 1 s depending on the product
 _NOT_AVAILABLE = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE as an unsigned number
-
-Note = Callable[[str, str, str], None]  # topic, text, remedy
-
-
-class Quantity(NamedTuple):
-    """One quantity of one device: what it is called, how it is read."""
-
-    metric: str
-    lane: str  # fast or medium
-    instrument: str
-    refresh_us: int | None
-    read: Callable[[], int | None]
 
 
 class Card:
@@ -64,7 +48,7 @@ class Card:
         self.is_lost = False
         self.device = 0  # its id in the run file, once it has one
         self._refused: set[str] = set()
-        self._thread: _Throughput | None = None
+        self._traffic: Traffic | None = None
         self.quantities = self._find_quantities()
         self._processes = self._process_calls()
 
@@ -154,42 +138,11 @@ class Card:
         if self._is_slice:
             return []
         try:
-            now = self._fields([FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
-        except self._nvml.NVMLError:
-            now = [None, None]
-        if None not in now:
-            return self._pcie_by_counters()
-        if self._has_gpm():
-            gpm = _Gpm(self._nvml, self._physical)
-            return [
-                Quantity(f"pcie_{way}_bytes", "fast", "GPM, rate times time", GPM_EVERY_US, read)
-                for way, read in (("sent", gpm.sent), ("received", gpm.received))
-            ]
-        try:
-            self._nvml.nvmlDeviceGetPcieThroughput(self._physical, self._nvml.NVML_PCIE_UTIL_TX_BYTES)
+            self._traffic = Traffic(self._nvml, self._physical, self._fields)
         except self._nvml.NVMLError as error:
             self._note("gpu", f"{self.name}: PCIe traffic cannot be read: {_reason(error)}", "")
             return []
-        self._thread = _Throughput(self._nvml, self._physical)
-        instrument = "nvmlDeviceGetPcieThroughput, rate over 20 ms times time"
-        return [
-            Quantity(f"pcie_{way}_bytes", "fast", instrument, 2 * RATE_US, read)
-            for way, read in (("sent", self._thread.sent), ("received", self._thread.received))
-        ]
-
-    def _pcie_by_counters(self) -> list[Quantity]:
-        pair = _Counters(lambda: self._fields([FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED]))
-        return [
-            Quantity("pcie_sent_bytes", "fast", "field 197, counter", None, pair.sent),
-            Quantity("pcie_received_bytes", "fast", "field 198, counter", None, pair.received),
-        ]
-
-    def _has_gpm(self) -> bool:
-        nvml = self._nvml
-        try:
-            return bool(nvml.nvmlGpmQueryDeviceSupport(self._physical).isSupportedDevice)
-        except (nvml.NVMLError, AttributeError):
-            return False
+        return self._traffic.quantities
 
     def _process_calls(self) -> list[Callable[[Any], Any]]:
         names = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
@@ -258,100 +211,8 @@ class Card:
             return None
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-
-
-class _Counters:
-    """Two counters of bytes that are read by one call and may wrap at 2^32 or 2^64."""
-
-    def __init__(self, read: Callable[[], list[int | None]]) -> None:
-        self._read = read
-        self._last: list[int | None] = [None, None]
-        self._total = [0, 0]
-
-    def sent(self) -> int:
-        now = self._read()
-        for way in (0, 1):
-            value, last = now[way], self._last[way]
-            if value is None:
-                continue
-            if last is not None:
-                # A value below the last one has wrapped: in 32 bits if both fit, else in 64.
-                self._total[way] += (value - last) % (2**32 if max(value, last) < 2**32 else 2**64)
-            self._last[way] = value
-        return self._total[0]
-
-    def received(self) -> int:
-        return self._total[1]  # read together with `sent`, which comes first
-
-
-class _Gpm:
-    """PCIe traffic by GPM: two samples some time apart, and the rates between them."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-        self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
-        self._taken_ns = 0
-        self._total = [0, 0]
-
-    def sent(self) -> int:
-        nvml, now = self._nvml, time.monotonic_ns()
-        if not self._taken_ns:
-            nvml.nvmlGpmSampleGet(self._handle, self._samples[0])
-            self._taken_ns = now
-        elif now - self._taken_ns >= GPM_EVERY_US * 1000:
-            nvml.nvmlGpmSampleGet(self._handle, self._samples[1])
-            asked = nvml.c_nvmlGpmMetricsGet_t()
-            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
-            asked.sample1, asked.sample2 = self._samples
-            for place, metric in enumerate((_GPM_PCIE_SENT, _GPM_PCIE_RECEIVED)):
-                asked.metrics[place].metricId = metric
-            nvml.nvmlGpmMetricsGet(asked)
-            for way in (0, 1):
-                if asked.metrics[way].nvmlReturn == nvml.NVML_SUCCESS:
-                    rate = asked.metrics[way].value * 2**20
-                    self._total[way] += round(rate * (now - self._taken_ns) / 1e9)
-            self._samples.reverse()
-            self._taken_ns = now
-        return self._total[0]
-
-    def received(self) -> int:
-        return self._total[1]
-
-
-class _Throughput:
-    """PCIe traffic by the call that blocks for 20 ms in each direction, read by its own thread."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-        self._total = [0, 0]
-        self._stop = threading.Event()
-        threading.Thread(target=self._run, daemon=True, name="memgauge-pcie").start()
-
-    def _run(self) -> None:
-        nvml = self._nvml
-        ways = (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
-        last = time.monotonic_ns()
-        while not self._stop.is_set():
-            try:
-                rates = [int(nvml.nvmlDeviceGetPcieThroughput(self._handle, way)) for way in ways]
-            except nvml.NVMLError:
-                return
-            now = time.monotonic_ns()
-            for way in (0, 1):
-                self._total[way] += rates[way] * 1000 * (now - last) // 10**9  # NVML gives KB/s, of 1000
-            last = now
-            self._stop.wait(0.001)
-
-    def sent(self) -> int:
-        return self._total[0]
-
-    def received(self) -> int:
-        return self._total[1]
-
-    def stop(self) -> None:
-        self._stop.set()
+        if self._traffic is not None:
+            self._traffic.close()
 
 
 def find_cards(note: Note, nvml: Any = None) -> list[Card]:

@@ -28,6 +28,8 @@ _SENT_BY_KERNEL = 0x80  # si_code SI_KERNEL: the terminal sent it to the whole g
 _SIGINFO = struct.Struct("=IiiI")  # number, errno, code, pid: the head of signalfd_siginfo
 _SIGINFO_SIZE = 128
 _PR_SET_CHILD_SUBREAPER = 36
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss, getrusage(2) of each system
+_LAUNCHER_GROWS = 2**20  # between its last look at itself and exec; the kernel's batches are in it
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell ends with in these cases
 
 
@@ -66,7 +68,7 @@ class Job(NamedTuple):
     """A command that was started."""
 
     pid: int
-    launcher_bytes: int  # what the launched process held before it became the command
+    launcher_bytes: int  # what the launched process may have held before it became the command
 
 
 def adopt_orphans() -> bool:
@@ -127,7 +129,7 @@ def start(
         raise CommandError(
             f"{command[0]!r} cannot be started: {what}", NOT_FOUND if missing else NOT_EXECUTABLE
         )
-    return Job(pid, int(highest or 0))
+    return Job(pid, int(highest or 0) + _LAUNCHER_GROWS)
 
 
 class CommandError(UsageError):
@@ -145,7 +147,9 @@ def _own_highest() -> int:
         at = data.index(b"VmHWM:") + 6
         return int(data[at : data.index(b"kB", at)]) * 1024
     except (OSError, ValueError):
-        return 0
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES
 
 
 class Arrived(NamedTuple):

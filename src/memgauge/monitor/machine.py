@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from memgauge.monitor.processes import TICK_NS
+from memgauge.monitor.processes import TICK_NS, read_whole
 
 _MEMINFO_KEYS = (b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Buffers:", b"Cached:")
 SECTOR = 512  # bytes; /proc/diskstats counts in these whatever the disk has (kernel, block/stat)
@@ -23,7 +24,12 @@ class KeptFile:
         self._size = size
 
     def read(self) -> bytes:
+        """Return its first `size` bytes."""
         return os.pread(self._fd, self._size, 0)
+
+    def read_whole(self) -> bytes:
+        """Return all of it."""
+        return read_whole(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -46,7 +52,8 @@ class Memory:
     is the kernel's own estimate of what a new program could take.
     """
 
-    instrument = "/proc/meminfo"
+    used_instrument = "/proc/meminfo: total − free − buffers − cached"
+    available_instrument = "/proc/meminfo: MemAvailable"
 
     def __init__(self) -> None:
         self._file = KeptFile("/proc/meminfo", 256)
@@ -69,8 +76,8 @@ class Counters:
         self._pressure = kept("/proc/pressure/memory")
         self._cpu = kept("/proc/stat", 256)
         self._disks = _whole_disks()
-        self._disk = kept("/proc/diskstats", 65536) if self._disks else None
-        self._network = kept("/proc/net/dev", 65536)
+        self._disk = kept("/proc/diskstats") if self._disks else None
+        self._network = kept("/proc/net/dev")
         self._energy, self.energy_reason = _energy_files()
         self._energy_last: list[int] = []
         self._energy_total = 0
@@ -104,9 +111,9 @@ class Counters:
             line = self._pressure.read().split(b"\n", 1)[0]
             values.append(int(line[line.index(b"total=") + 6 :]))
         if self._disk:
-            values += _disk_bytes(self._disk.read(), self._disks)
+            values += _disk_bytes(self._disk.read_whole(), self._disks)
         if self._network:
-            values += _network_bytes(self._network.read())
+            values += _network_bytes(self._network.read_whole())
         if self._energy:
             values.append(self._read_energy())
         return values
@@ -168,21 +175,15 @@ def _energy_files() -> tuple[list[tuple[KeptFile, int]], str]:
     return found, ""
 
 
-class LastPid:
-    """The last process number that was given out: while it stands still nobody was born (proc(5), loadavg)."""
+def newest_pid() -> Callable[[], int] | None:
+    """Return what reads the last process number that was given out (proc(5), loadavg); None if nothing does."""
+    file = kept("/proc/loadavg", 128)
+    return None if file is None else lambda: int(file.read().rsplit(None, 1)[1])
 
-    def __init__(self) -> None:
-        self._file = kept("/proc/loadavg", 128)
-        self.last = -1
 
-    def has_moved(self) -> bool:
-        """Return whether processes or threads were made since the last call; True if unknown."""
-        if self._file is None:
-            return True
-        now = int(self._file.read().rsplit(None, 1)[1])
-        moved, self.last = now != self.last, now
-        return moved
-
-    def forget(self) -> None:
-        """Let the next call say that it has moved."""
-        self.last = -1
+def boot() -> str:
+    """Return what names this run of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -12,7 +12,8 @@ from memgauge.monitor.clock import Clock
 from memgauge.monitor.launch import Job
 from memgauge.monitor.listening import Heard, PeakLock
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import PAGE, TICK_US, Tracked
+from memgauge.monitor.processes import PAGE, TICK_US
+from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import PeakRow, RunWriter
 
@@ -68,7 +69,10 @@ class Peaks:
     def claim(self, process: Tracked) -> None:
         """Take the right to reset a process's highest resident size, and reset it if it has a past."""
         process.hwm_kind = "exact"
-        process.has_past = self._clock.born_us(process.started_ticks) < -TICK_US
+        process.has_past = self._clock.of(process.born_ns) < -TICK_US
+        if not process.has_peak:
+            process.hwm_kind = "sampled"
+            return
         try:
             process.lock = PeakLock(process.pid, process.started_ticks)
         except OSError:
@@ -127,7 +131,7 @@ class Peaks:
         highest, instrument = process.hwm_bytes, "VmHWM"
         kind, reason = _kind_of(process, now_us, is_alive=is_alive)
         if not process.hwm_read_us:
-            highest, instrument = max(process.resident, default=0), process.instrument
+            highest, instrument = max(highest, max(process.resident, default=0)), process.instrument
         if process is self.root and self.job is not None and self.largest_bytes:
             sampled = highest
             highest, kind, reason = self._of_root(highest, kind, reason)
@@ -266,7 +270,8 @@ class Peaks:
 def _kind_of(process: Tracked, now_us: int, *, is_alive: bool) -> tuple[str, str]:
     """Return what a process's highest value is worth, and why it is no more."""
     if not process.hwm_read_us:
-        return "lower bound", "highest sample; it was gone before its peak could be read"
+        why = "it was gone before its peak could be read" if process.has_peak else "this system keeps no peak"
+        return "lower bound", f"highest sample; {why}"
     if process.hwm_kind == "other":
         return "lower bound", "another recording resets it"
     if process.hwm_kind == "past":

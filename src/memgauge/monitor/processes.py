@@ -7,28 +7,14 @@ used again. Reading one costs a tenth of opening the file again.
 from __future__ import annotations
 
 import os
-from array import array
-from typing import Any, NamedTuple
+import time
+from typing import ClassVar
+
+from memgauge.monitor.tracked import Stat, Tracked, shortened
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")  # how fine the kernel gives CPU time: 10 ms as a rule
 TICK_US = TICK_NS // 1000
-
-
-class Stat(NamedTuple):
-    """The fields of /proc/PID/stat that are recorded (proc(5))."""
-
-    name: str
-    state: str
-    parent: int
-    group: int
-    session: int
-    minor_faults: int
-    children_minor_faults: int  # of children that ended and were waited for, and of theirs
-    major_faults: int
-    cpu_ns: int  # user and system time, in clock ticks
-    threads: int
-    started_ticks: int  # since boot; with the pid it names a process for good
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -69,60 +55,50 @@ def read_command(pid: int) -> str:
         return ""
     from shlex import join
 
-    text = join(part.decode(errors="backslashreplace") for part in parts if part or len(parts) > 1)
-    return text if len(text) <= LONGEST_COMMAND else f"{text[:LONGEST_COMMAND]}… ({len(text)} characters)"
+    return shortened(join(part.decode(errors="backslashreplace") for part in parts if part or len(parts) > 1))
 
 
-LONGEST_COMMAND = 4096
+def all_pids() -> set[int]:
+    """Return the numbers of all processes.
+
+    Raises:
+        OSError: /proc cannot be listed.
+    """
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-class Tracked:
-    """One process that is followed: its descriptors, and the columns that its values go to.
+class LinuxProcess(Tracked):
+    """One process that is followed, by its descriptors.
 
     Raises:
         OSError: It is gone, or there are no descriptors left.
     """
 
     instrument = "/proc/PID/statm"
+    cpu_instrument = "/proc/PID/stat"
+    slow_metrics: ClassVar[dict[str, str]] = {
+        "pss_bytes": "/proc/PID/smaps_rollup",
+        "uss_bytes": "/proc/PID/smaps_rollup",
+        "threads": "/proc/PID/stat",
+        "open_files": "/proc/PID/fd",
+        "minor_faults": "/proc/PID/stat",
+        "major_faults": "/proc/PID/stat",
+    }
+    has_peak = has_faults = True
 
     __slots__ = (
         "_counts",
+        "_resident",
         "_stat",
-        "children_faults",
+        "_statm",
         "children_fd",
-        "columns",
-        "command",
-        "cpu",
-        "faults",
-        "found",
-        "gone",
-        "has_past",
-        "hwm_bytes",
-        "hwm_kind",
-        "hwm_read_us",
-        "id",
-        "kept_bytes",
-        "lock",
-        "looked_bytes",
-        "name",
-        "parent_pid",
-        "pid",
-        "resident",
-        "resident_bytes",
         "rollup_fd",
-        "seen_us",
-        "series",
-        "shares",
-        "started_ticks",
         "stat_fd",
         "statm_fd",
         "status_fd",
-        "threads",
-        "unread",
     )
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
         self.stat_fd = self.statm_fd = self.status_fd = self.children_fd = self.rollup_fd = -1
         try:
             self.stat_fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -132,31 +108,9 @@ class Tracked:
         except OSError:
             self.close()
             raise
-        self.name = stat.name
-        self.parent_pid = stat.parent
-        self.started_ticks = stat.started_ticks
-        self.threads = stat.threads
-        self.faults = (stat.minor_faults, stat.major_faults)
-        self.children_faults = stat.children_minor_faults
+        super().__init__(pid, stat, stat.started_ticks * TICK_NS - _slept_ns())
         self._stat, self._counts = b"", (0, 0)
-        self.shares: tuple[int, int] | None = None
-        self.has_past = False  # whether it was there before the recording
-        self.looked_bytes = self.kept_bytes = 0
-        self.series: list[tuple[Any, int]] = []
-        self.command = ""
-        self.id = 0
-        self.seen_us = 0
-        self.found = ""
-        self.gone = False
-        self.lock: object = None
-        self.unread: set[str] = set()
-        self.hwm_bytes = 0
-        self.hwm_read_us = 0
-        self.hwm_kind = ""
-        self.resident: array[int] = array("q")
-        self.resident_bytes = 0  # the last of them
-        self.cpu: array[int] = array("q")
-        self.columns: list[array[int]] = []  # of the slow lane
+        self._statm, self._resident = b"", 0
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -166,19 +120,13 @@ class Tracked:
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
 
     def read_resident(self) -> int:
-        """Return resident bytes; 0 for a process that has no memory any more.
-
-        Raises:
-            OSError: It is gone.
-        """
-        return int(os.pread(self.statm_fd, 64, 0).split(b" ", 2)[1]) * PAGE
+        data = os.pread(self.statm_fd, 64, 0)
+        if data != self._statm:
+            self._statm = data
+            self._resident = int(data.split(b" ", 2)[1]) * PAGE
+        return self._resident
 
     def read_counts(self) -> tuple[int, int]:
-        """Return CPU time in ns and the minor faults of its past children; sets `faults` and `threads`.
-
-        Raises:
-            OSError: It is gone.
-        """
         data = os.pread(self.stat_fd, 1024, 0)
         if data != self._stat:  # a process that sleeps says the same again
             self._stat = data
@@ -188,16 +136,11 @@ class Tracked:
             self._counts = ((int(f[11]) + int(f[12])) * TICK_NS, int(f[8]))
         return self._counts
 
-    def is_over(self) -> bool:
-        """Return whether it has ended, waited for or not; its first thread may be over before the others."""
-        try:
-            stat = self.read_stat()
-        except OSError:
-            return True
-        return stat.state in "ZX" and stat.threads <= 1
+    def name_now(self) -> str:
+        data = self._stat
+        return data[data.index(b"(") + 1 : data.rindex(b")")].decode(errors="replace") if data else self.name
 
     def follow_other_thread(self) -> None:
-        """Read memory by a thread that lives, since the first one is over: that one shows none any more."""
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             folder = f"/proc/{self.pid}/task/{thread}"
             statm = os.open(f"{folder}/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -218,14 +161,11 @@ class Tracked:
         return None if at < 0 else int(data[at + 6 : data.index(b"kB", at)]) * 1024
 
     def children(self) -> list[int]:
-        """Return the pids of the children that its main thread made."""
         if self.children_fd < 0:
             return []
-        data = os.pread(self.children_fd, 65536, 0)
-        return [int(pid) for pid in data.split()]
+        return [int(pid) for pid in read_whole(self.children_fd).split()]
 
     def children_of_threads(self) -> list[int]:
-        """Return the pids of the children that its other threads made."""
         found: list[int] = []
         try:
             threads = os.listdir(f"/proc/{self.pid}/task")
@@ -236,17 +176,12 @@ class Tracked:
                 continue
             try:
                 with open(f"/proc/{self.pid}/task/{thread}/children", "rb", buffering=0) as file:
-                    found += [int(pid) for pid in file.read(65536).split()]
+                    found += [int(pid) for pid in read_whole(file.fileno()).split()]
             except OSError:
                 continue
         return found
 
     def read_shares(self) -> tuple[int, int] | None:
-        """Return PSS and USS in bytes; None if the process has no memory any more.
-
-        Raises:
-            PermissionError: The process may not be looked into.
-        """
         if self.rollup_fd < 0:
             self.rollup_fd = os.open(f"/proc/{self.pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
         data = os.pread(self.rollup_fd, 4096, 0)
@@ -256,11 +191,6 @@ class Tracked:
         return _kib(data, b"\nPss:") * 1024, private * 1024
 
     def count_files(self) -> int:
-        """Return the number of its open file descriptors.
-
-        Raises:
-            PermissionError: The process may not be looked into.
-        """
         folder = f"/proc/{self.pid}/fd"
         return os.stat(folder).st_size or len(os.listdir(folder))  # its size is their number since Linux 6.2
 
@@ -278,6 +208,20 @@ class Tracked:
             if fd >= 0:
                 os.close(fd)
         self.stat_fd = self.statm_fd = self.status_fd = self.children_fd = self.rollup_fd = -1
+
+
+def read_whole(fd: int) -> bytes:
+    """Return all of a file of /proc, however long: one read gives no more than a page (kernel, fs/seq_file.c)."""
+    data = os.pread(fd, PAGE, 0)
+    if len(data) > PAGE // 2:  # a line is shorter than that: there may be more
+        while piece := os.pread(fd, PAGE, len(data)):
+            data += piece
+    return data
+
+
+def _slept_ns() -> int:
+    """Return how much longer ago the machine booted than the monotonic clock counts."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
 
 
 def _kib(data: bytes, key: bytes) -> int:

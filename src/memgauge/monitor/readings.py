@@ -8,9 +8,10 @@ from typing import Any
 
 from memgauge.monitor.cgroup import Group
 from memgauge.monitor.clock import Clock
-from memgauge.monitor.machine import Counters, Memory
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import PAGE, TICK_US, Tracked
+from memgauge.monitor.processes import PAGE, TICK_US
+from memgauge.monitor.system import System
+from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
 
@@ -18,14 +19,6 @@ SHARES_BUDGET = 0.003  # share of a core for PSS and USS: reading them holds the
 SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
-_SLOW_METRICS = {
-    "pss_bytes": "/proc/PID/smaps_rollup",
-    "uss_bytes": "/proc/PID/smaps_rollup",
-    "threads": "/proc/PID/stat",
-    "open_files": "/proc/PID/fd",
-    "minor_faults": "/proc/PID/stat",
-    "major_faults": "/proc/PID/stat",
-}
 
 
 class ProcessReadings:
@@ -50,7 +43,7 @@ class ProcessReadings:
         rss = self._writer.add_series("fast", "rss_bytes", process.instrument, process=process.id)
         process.resident = self._fast.column(rss)
         cpu = self._writer.add_series(
-            "cpu", "cpu_ns", "/proc/PID/stat", process=process.id, refresh_us=TICK_US
+            "cpu", "cpu_ns", process.cpu_instrument, process=process.id, refresh_us=TICK_US
         )
         process.cpu = self._cpu.column(cpu)
         process.series += [(self._fast, rss), (self._cpu, cpu)]
@@ -117,6 +110,8 @@ class ProcessReadings:
         Shares change by faults, by giving pages back, and by who is there: by nothing else. A fault is a
         page; one that brings more shows in what is resident.
         """
+        if any(not p.has_faults for p in self._tree.live.values()):
+            return False
         if state == self._state:
             return True
         if [s[0] for s in state] != [s[0] for s in self._state] or now_us - self._read_us >= SHARES_STAND_US:
@@ -129,6 +124,10 @@ class ProcessReadings:
 
     def _read_slow_of(self, process: Tracked, stand: bool, may_read: bool) -> None:
         columns = process.columns or self._slow_columns(process)
+        name = process.name_now()
+        if name != process.name:
+            process.name = name
+            self._writer.rename_process(process.id, name, process.command)
         shares = process.shares if stand else None
         if shares is None:
             shares = self._read_shares(process) if may_read else None
@@ -142,9 +141,17 @@ class ProcessReadings:
             except OSError:
                 process.unread.add("files")
         pss, uss = shares or (MISSING, MISSING)
-        values = (pss, uss, process.threads, files, *process.faults)
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
+        minor, major = process.faults
+        values = {
+            "pss_bytes": pss,
+            "uss_bytes": uss,
+            "threads": process.threads,
+            "open_files": files,
+            "minor_faults": minor,
+            "major_faults": major,
+        }
+        for metric, column in columns.items():
+            column.append(values[metric])
 
     def _read_shares(self, process: Tracked) -> tuple[int, int] | None:
         if "shares" in process.unread:
@@ -157,11 +164,11 @@ class ProcessReadings:
             process.unread.add("shares")
         return None
 
-    def _slow_columns(self, process: Tracked) -> list[Any]:
-        for metric, instrument in _SLOW_METRICS.items():
+    def _slow_columns(self, process: Tracked) -> dict[str, Any]:
+        for metric, instrument in process.slow_metrics.items():
             series = self._writer.add_series("slow", metric, instrument, process=process.id)
             process.series.append((self._slow, series))
-            process.columns.append(self._slow.column(series))
+            process.columns[metric] = self._slow.column(series)
         return process.columns
 
     def _cannot(self, process: Tracked, what: str, title: str) -> None:
@@ -174,11 +181,20 @@ class ProcessReadings:
 
 
 class MachineReadings:
-    """The machine's memory and counters, and what the sampler itself takes."""
+    """The machine's memory and counters, and what the sampler itself takes.
 
-    def __init__(self, writer: RunWriter, clock: Clock, notes: Notes) -> None:
+    Args:
+        writer: Has the lanes fast, medium and slow.
+        clock: The clock of the run.
+        notes: Is told of what may not be read, and of a system clock that was set.
+        system: Reads the machine.
+        own: The sampler itself.
+    """
+
+    def __init__(self, writer: RunWriter, clock: Clock, notes: Notes, system: System, own: Tracked) -> None:
         self._clock, self._notes = clock, notes
-        self._memory, self._counters = Memory(), Counters()
+        self._memory, self._counters = system.memory(), system.counters()
+        self._own = own
         writer.set(memory_total_bytes=self._memory.total_bytes())
         if self._counters.energy_reason:
             notes.say(
@@ -186,15 +202,14 @@ class MachineReadings:
                 self._counters.energy_reason,
                 "run memgauge as root, or: chmod a+r /sys/class/powercap/*/energy_uj",
             )
-        used = "/proc/meminfo: total − free − buffers − cached"
-        self._used = _column(writer, "fast", "system_used_bytes", used)
-        self._available = _column(writer, "fast", "system_available_bytes", "/proc/meminfo: MemAvailable")
+        self._used = _column(writer, "fast", "system_used_bytes", self._memory.used_instrument)
+        self._available = _column(writer, "fast", "system_available_bytes", self._memory.available_instrument)
         self._machine = [
             _column(writer, "medium", metric, instrument, refresh)
             for metric, instrument, refresh in self._counters.metrics()
         ]
         self._own_cpu = _column(writer, "slow", "sampler_cpu_ns", "clock_gettime, process CPU time")
-        self._own_rss = _column(writer, "slow", "sampler_rss_bytes", "/proc/self/statm")
+        self._own_rss = _column(writer, "slow", "sampler_rss_bytes", self._own.instrument)
         self._wall = _column(writer, "slow", "wall_clock_ns", "clock_gettime, real time")
 
     def read_fast(self) -> None:
@@ -211,7 +226,7 @@ class MachineReadings:
     def read_slow(self, now_us: int) -> None:
         """Read the sampler's own cost, and the wall clock."""
         self._own_cpu.append(time.process_time_ns())
-        self._own_rss.append(_own_resident())
+        self._own_rss.append(self._own.read_resident())
         wall, moved = self._clock.read_wall(now_us)
         self._wall.append(wall)
         if moved:
@@ -220,6 +235,10 @@ class MachineReadings:
                 f"the system's clock was set by {moved / 1e9:+.1f} s; times here do not depend on it",
                 again=True,
             )
+
+    def own_peak_bytes(self) -> int:
+        """Return the sampler's highest resident size; where none is kept, the highest sample."""
+        return self._own.read_highest() or self._own.hwm_bytes
 
 
 class GroupReadings:
@@ -281,8 +300,3 @@ class GroupReadings:
 def _column(writer: RunWriter, lane: str, metric: str, instrument: str, refresh_us: int | None = None) -> Any:
     opened: Lane = writer.lane(lane)
     return opened.column(writer.add_series(lane, metric, instrument, refresh_us=refresh_us))
-
-
-def _own_resident() -> int:
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        return int(file.read(64).split()[1]) * PAGE

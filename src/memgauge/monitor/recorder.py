@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from memgauge.errors import MissingError, RunError, UsageError
+from memgauge.errors import RunError, UsageError
 from memgauge.monitor import marks
 from memgauge.monitor.marks import ENVIRONMENT
+from memgauge.monitor.system import require_posix
 from memgauge.units import parse_duration_ns
 
 SHORTEST_NS, LONGEST_NS = 1_000_000, 5_000_000_000
@@ -37,19 +38,9 @@ def interval_ns(interval: str | float) -> int:
     return found
 
 
-def require_linux() -> None:
-    """Refuse where there is no /proc to sample.
-
-    Raises:
-        MissingError: This is another system.
-    """
-    if sys.platform != "linux":
-        raise MissingError(f"recording needs Linux's /proc; on {sys.platform} it is not there yet")
-
-
 def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
     """Replace this process by the sampler: it keeps the pid and the terminal, and is small."""
-    require_linux()
+    require_posix()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [*_SAMPLER, json.dumps(config), *command])
@@ -76,9 +67,9 @@ def recorded(
         title: What to call the run.
 
     Raises:
-        MissingError: This system has no /proc.
+        UsageError: A recording is not possible on this system.
     """
-    require_linux()
+    require_posix()
     config = {
         "file": os.path.abspath(path),
         "interval_ns": interval_ns(interval),
@@ -118,8 +109,7 @@ class Monitor:
         budget: Share of one core that each lane may take; by default 2 %, for intervals under 10 ms 8 %.
 
     Raises:
-        UsageError: The file cannot be made, or there is no such process.
-        MissingError: This system has no /proc.
+        UsageError: The file cannot be made, there is no such process, or this system is not Unix.
     """
 
     def __init__(
@@ -133,7 +123,7 @@ class Monitor:
         budget: float | None = None,
         title: str | None = None,
     ) -> None:
-        require_linux()
+        require_posix()
         self.path = Path(path)
         self._config: dict[str, Any] = {
             "file": str(self.path.absolute()),

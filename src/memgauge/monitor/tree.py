@@ -1,11 +1,12 @@
-"""Which processes belong to the job: its own, their children, however they came about (Linux).
+"""Which processes belong to the job: its own, their children, however they came about.
 
 Three ways to find one, each the net under the one before:
 
   events      the kernel tells of every fork, exec and exit (process connector; needs CAP_NET_ADMIN):
               nobody is missed, and how each ended is known
   children    /proc/PID/task/TID/children, read whenever a new pid was given out since the last look
-  the table   all of /proc: who left the tree's parents but stayed in its process groups
+  the table   of all processes: who left the tree's parents but stayed in its process groups; on systems
+              other than Linux the only one, so it is looked through every 100 ms
 
 Without events a process that lives between two looks is missed. It still leaves its page faults in
 its parent's account when it is waited for: that is how "at least so many were missed" is known.
@@ -13,14 +14,14 @@ its parent's account when it is waited for: that is how "at least so many were m
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import socket
-import struct
 from collections.abc import Callable, Iterable
 
-from memgauge.monitor.machine import LastPid
-from memgauge.monitor.processes import Tracked, read_command, read_stat
+from memgauge.monitor.events import EXEC, EXIT, FORK, Events
+from memgauge.monitor.system import System
+from memgauge.monitor.tracked import Stat, Tracked
 
 EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN = (
     "event",
@@ -29,19 +30,20 @@ EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN = (
     "orphan adopted",
     "given",
 )
-_THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often
+_THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often,
+_TABLE_EVERY_US = 100_000  # and the table is looked through, where nothing else leads to children
 
 
 class Tree:
     """The processes that are followed, by pid.
 
     Args:
-        roots: The pids to begin with.
-        found: Is called with each process that joins, after it was opened.
-        own: The sampler's own pid if orphans are adopted by it, else None.
+        system: Reads processes.
+        own: The sampler itself if orphans are adopted by it, else None.
+        excluded: Pids that are never followed.
     """
 
-    def __init__(self, found: Callable[[Tracked], None], own: int | None, excluded: set[int]) -> None:
+    def __init__(self, system: System, own: Tracked | None, excluded: set[int]) -> None:
         self.live: dict[int, Tracked] = {}
         self.joined = 0  # how many were ever followed
         self.unseen = 0  # exits of processes that were never read
@@ -49,10 +51,11 @@ class Tree:
         self.refused: str = ""  # why a process of the tree could not be opened, the last time
         self.events: Events | None = None
         self.excluded = excluded
-        self._found = found
+        self.joins: Callable[[Tracked], None] = _unheeded  # is called with each process, after it was opened
+        self._system = system
         self._own = own
-        self._last_pid = LastPid()
-        self._threads_looked_us = -_THREADS_EVERY_US
+        self._newest_pid = -1  # -1: unknown, or not to be relied on
+        self._threads_looked_us = self._table_looked_us = -_THREADS_EVERY_US
         self._ghosts: dict[int, int] = {}  # forked, but gone before it could be opened: pid -> parent
         self._groups: set[int] = set()
         self._strangers: set[int] = set()
@@ -60,6 +63,8 @@ class Tree:
 
     def listen(self) -> str:
         """Begin to listen to events; returns "" or why that is not possible."""
+        if not self._system.tells_events:
+            return "this system has none"
         try:
             self.events = Events()
         except OSError as error:
@@ -72,7 +77,7 @@ class Tree:
         if pid in self.live or pid in self.excluded:
             return self.live.get(pid)
         try:
-            process = Tracked(pid)
+            process = self._system.open(pid)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self.refused = "no file descriptors are left to follow more processes"
@@ -80,18 +85,27 @@ class Tree:
                 self.refused = f"process {pid} may not be read ({error.strerror})"
             return None
         process.found = how
-        process.command = read_command(pid)
+        process.command = self._system.command(pid)
         self.live[pid] = process
         self.joined += 1
-        self._found(process)
+        self.joins(process)
         for child in self._children_of(process, with_threads=True):
             self.add(child, how)
         return process
 
     def look(self, now_us: int) -> None:
         """Find new processes, if any were made since the last look."""
-        if self.events is not None or not self._last_pid.has_moved():
+        if self.events is not None:
             return
+        if self._system.newest_pid is None:
+            if now_us - self._table_looked_us >= _TABLE_EVERY_US:
+                self._table_looked_us = now_us
+                self.look_through_table()
+            return
+        newest = self._system.newest_pid()
+        if newest == self._newest_pid:
+            return
+        self._newest_pid = newest
         with_threads = now_us - self._threads_looked_us >= _THREADS_EVERY_US
         if with_threads:
             self._threads_looked_us = now_us
@@ -113,45 +127,56 @@ class Tree:
         if self._own is None:
             return
         try:
-            with open(f"/proc/self/task/{self._own}/children", "rb", buffering=0) as file:
-                pids = [int(pid) for pid in file.read(65536).split()]
+            pids = self._own.children()
         except OSError:
             return
         for pid in pids:
-            if pid not in self.live and pid not in self.excluded:
+            if pid not in self.live and pid not in self.excluded and not self._has_ended(pid):
                 self.add(pid, ADOPTED)
+
+    def _has_ended(self, pid: int) -> bool:
+        """Return whether a child of ours has ended and was not waited for yet: it was followed to its end."""
+        try:
+            return self._system.stat(pid).state in "ZX"
+        except OSError:
+            return True
 
     def look_through_table(self) -> None:
         """Find processes that no parent leads to: by process group, or a parent's thread."""
-        newest = self._last_pid.last
         if self.events is not None and self.unseen_is_exact and self._table_pid != -1:
             return  # events have told of everybody since the first look
-        if self.events is not None:
-            self._last_pid.has_moved()
-            newest = self._last_pid.last
+        newest = self._newest_pid
+        if self.events is not None and self._system.newest_pid is not None:
+            newest = self._system.newest_pid()
         if newest == self._table_pid and newest != -1:
             return
         self._table_pid = newest
         try:
-            pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+            pids = self._system.pids()
         except OSError:
             return
         self._strangers &= pids
         self._groups |= {pid for pid in self.live if _leads(pid)}
-        for pid in sorted(pids - self._strangers - self.live.keys() - self.excluded):
-            try:
-                stat = read_stat(pid)
-            except OSError:
-                continue
-            if stat.state in "ZX":
-                continue
-            if stat.parent in self.live or stat.group in self._groups:
+        unknown: dict[int, Stat] = {}
+        for pid in pids - self._strangers - self.live.keys() - self.excluded:
+            with contextlib.suppress(OSError):
+                stat = self._system.stat(pid)
+                if stat.state not in "ZX":
+                    unknown[pid] = stat
+        # Whoever joins may be the parent of others, whatever the order of their numbers.
+        while ours := [p for p, s in unknown.items() if s.parent in self.live or s.group in self._groups]:
+            for pid in ours:
+                del unknown[pid]
                 self.add(pid, TABLE)
-            else:
-                self._strangers.add(pid)
+        self._strangers |= unknown.keys()
         self.adopt()
 
-    def hear(self, exec_: Callable[[Tracked], None], ended: Callable[[Tracked, int | None], None]) -> bool:
+    def hear(
+        self,
+        exec_: Callable[[Tracked], None],
+        ended: Callable[[Tracked, int | None], None],
+        late: Callable[[int, int], None],
+    ) -> bool:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.
 
         Returns whether anything was about the tree; they tell of the whole machine.
@@ -160,15 +185,18 @@ class Tree:
             exec_: Is called with a process that has become another program.
             ended: Is called with a process whose first thread has ended and its status, as wait(2) gives it;
                 with None if its number belongs to another process by now.
+            late: Is called with the number and status of a process that is not followed: it may have been, until
+                a reading found it gone before the kernel told.
         """
         if self.events is None:
             return False
         events, complete = self.events.read()
         concerned = not complete
+        own = None if self._own is None else self._own.pid
         for what, pid, other in events:
-            concerned |= pid in self.live or other in self.live or pid in self._ghosts or other == self._own
+            concerned |= pid in self.live or other in self.live or pid in self._ghosts or other == own
             if what == FORK:  # of a child `pid` by `other`
-                is_ours = other in self.live or other in self._ghosts or other == self._own
+                is_ours = other in self.live or other in self._ghosts or other == own
                 if pid in self.live and self.live[pid].is_over():
                     ended(self.live[pid], None)
                 if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
@@ -180,6 +208,8 @@ class Tree:
                     ended(self.live[pid], other)
                 elif self._ghosts.pop(pid, None) is not None:
                     self.unseen += 1
+                else:
+                    late(pid, other)
         if not complete:
             self.unseen_is_exact = False
             for process in list(self.live.values()):
@@ -191,7 +221,7 @@ class Tree:
         """Follow a process no more."""
         process.gone = True
         self.live.pop(process.pid, None)
-        self._last_pid.forget()  # its number may be another's already
+        self._newest_pid = -1  # its number may be another's already
         process.close()
 
     def close(self) -> None:
@@ -209,65 +239,11 @@ class Tree:
             self.unseen += 1
 
 
+def _unheeded(_: Tracked) -> None: ...
+
+
 def _leads(pid: int) -> bool:
     try:
         return os.getpgid(pid) == pid
     except OSError:
         return False
-
-
-FORK, EXEC, EXIT = 1, 2, 0x80000000
-_NETLINK_CONNECTOR, _CN_IDX_PROC, _CN_VAL_PROC, _LISTEN = 11, 1, 1, 1
-_HEADERS = 16 + 20  # struct nlmsghdr, struct cn_msg
-_EVENT = struct.Struct("=IIQIIII")  # what, cpu, timestamp_ns, and the first four numbers of the event
-_BUFFER = 4 * 2**20
-
-
-class Events:
-    """Forks, execs and exits of the whole system, from the kernel (linux/cn_proc.h).
-
-    Raises:
-        OSError: It is not allowed (needs CAP_NET_ADMIN in the first namespaces), or not built in.
-    """
-
-    def __init__(self) -> None:
-        self.socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR
-        )
-        try:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-            self.socket.bind((0, _CN_IDX_PROC))
-            payload = struct.pack("=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, 0, 4, 0, _LISTEN)
-            self.socket.send(struct.pack("=IHHII", 16 + len(payload), 3, 0, 0, os.getpid()) + payload)
-            self.socket.settimeout(0.2)
-            self.socket.recv(4096)  # the kernel acknowledges; silence means another namespace
-            self.socket.setblocking(False)
-        except OSError:
-            self.socket.close()
-            raise
-
-    def read(self) -> tuple[list[tuple[int, int, int]], bool]:
-        """Return (what, pid, parent or exit status) of what is waiting, and whether nothing was lost."""
-        found: list[tuple[int, int, int]] = []
-        complete = True
-        while len(found) < 20_000:
-            try:
-                data = self.socket.recv(4096)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                complete = False
-                continue
-            if len(data) < _HEADERS + _EVENT.size:
-                continue
-            what, _, _, a, b, c, d = _EVENT.unpack_from(data, _HEADERS)
-            if what == FORK and c == d:  # child pid == child tgid: a process, not a thread
-                found.append((FORK, d, b))
-            elif (what == EXEC and a == b) or (what == EXIT and a == b):
-                found.append((what, b, c))
-        return found, complete
-
-    def close(self) -> None:
-        self.socket.close()

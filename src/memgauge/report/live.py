@@ -7,7 +7,7 @@ from rich.text import Text
 
 from memgauge.columns import MISSING
 from memgauge.explain.recording import how_it_ended
-from memgauge.report.tables import grid, plain
+from memgauge.report.tables import grid, plain, short_command
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_duration
 
@@ -121,9 +121,13 @@ class Live:
         open_now = [" › ".join(stack) for stack in stacks.values() if stack]
         return ", ".join(open_now[:3]) or latest
 
+    def _count(self) -> str:
+        count = len(self.processes)
+        return f"{count} process{'' if count == 1 else 'es'}"
+
     def line(self) -> str:
         """Return the moment as one line of plain text."""
-        parts = [format_duration(self.duration_us), f"{len(self.processes)} processes"]
+        parts = [format_duration(self.duration_us), self._count()]
         parts.append(f"resident {format_bytes(self.tree_bytes)} (highest {format_bytes(self.highest_bytes)})")
         parts += [f"{name} {format_bytes(used)}" for name, used, *_ in self.devices]
         if self.phase:
@@ -134,7 +138,7 @@ class Live:
         """Return the moment as a table with a curve."""
         head = Text.assemble(
             (format_bytes(self.tree_bytes), "bold"),
-            f" resident in {len(self.processes)} processes, highest {format_bytes(self.highest_bytes)}, "
+            f" resident in {self._count()}, highest {format_bytes(self.highest_bytes)}, "
             f"system {format_bytes(self.system_bytes)}, {format_duration(self.duration_us)}",
         )
         parts: list[RenderableType] = [head, Text(sparkline(self.curve), style="cyan")]
@@ -148,13 +152,13 @@ class Live:
                 else f", PCIe in {format_bytes(int(received))}/s out {format_bytes(int(sent or 0))}/s"
             )
             parts.append(plain(f"{name}: {format_bytes(used)}{busy}{rates}"))
-        table = grid("pid", "resident", "GPU", "command", flexible="command")
+        gpu = ["GPU"] if self.devices else []
+        table = grid("pid", "resident", *gpu, "command", flexible="command")
         for pid, command, resident, on_device in self.processes[:_ROWS]:
-            shown = plain(" ".join(command.split()))
-            shown.truncate(80, overflow="ellipsis")
-            table.add_row(str(pid), format_bytes(resident), format_bytes(on_device), shown)
+            on_gpu = [format_bytes(on_device)] if gpu else []
+            table.add_row(str(pid), format_bytes(resident), *on_gpu, short_command(command, 60))
         if len(self.processes) > _ROWS:
-            table.add_row("", "", "", f"and {len(self.processes) - _ROWS} more")
+            table.add_row("", "", *[""] * len(gpu), f"and {len(self.processes) - _ROWS} more")
         return Group(*parts, table)
 
 

@@ -11,18 +11,18 @@ from rich.text import Text
 
 from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
 from memgauge.explain.recording import relative
-from memgauge.report.tables import grid, plain
+from memgauge.report.tables import grid, plain, short_command
 from memgauge.units import format_bytes, format_duration
 
 _MOST_PROCESSES, _MOST_PHASES, _MOST_NOTES = 10, 20, 10
-_LONGEST_COMMAND = 100
+_LONGEST_COMMAND, _LONGEST_ROW = 100, 70
 
 
 def recording_view(recording: Recording, *, brief: bool = False) -> RenderableType:
     """Return the summary of a recording; `brief` is what follows a recorded command in the terminal."""
     parts: list[RenderableType] = [_head(recording), "", _peaks(recording)]
     if recording.phases:
-        parts += ["", _phases(recording.phases)]
+        parts += ["", _phases(recording.phases, with_group=recording.group_is_shown())]
     if not brief or len(recording.processes) > 1:
         parts += ["", _processes(recording.processes)]
     if not brief or recording.devices:
@@ -60,7 +60,7 @@ def _head(recording: Recording) -> RenderableType:
 
 def _peaks(recording: Recording) -> RenderableType:
     table = grid("highest", "", "kind", "read from", flexible="read from")
-    for peak in recording.peaks:
+    for peak in recording.shown_peaks():
         how = Text(peak.instrument, style="dim")
         if peak.reason:
             how.append_text(Text(f"; {peak.reason}", style="dim"))
@@ -74,10 +74,10 @@ def _peaks(recording: Recording) -> RenderableType:
     return table
 
 
-def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
+def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
     rows = list(phases)
     with_device = any(p.device_peak_bytes is not None for p in rows)
-    with_group = any(p.group_peak_bytes is not None for p in rows)
+    with_group = with_group and any(p.group_peak_bytes is not None for p in rows)
     columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"]
     columns += ["control group", "kind"] if with_group else []
     columns += ["framework's peak"] if with_device else []
@@ -105,11 +105,12 @@ def _phases(phases: Iterable[PhaseOf]) -> RenderableType:
 def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     rows = sorted(processes, key=lambda p: -(p.peak_bytes or 0))
     with_device = any(p.device_peak_bytes for p in rows)
-    columns = ["pid", "peak", "kind", "PSS", "CPU", "lived"] + (["GPU"] if with_device else []) + ["command"]
+    with_pss = any(p.pss_peak_bytes is not None for p in rows)
+    columns = ["pid", "peak", "kind", *(["PSS"] if with_pss else []), "CPU", "lived"]
+    columns += [*(["GPU"] if with_device else []), "command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:
-        command = plain(" ".join((p.command or p.name).split()))
-        command.truncate(_LONGEST_COMMAND, overflow="ellipsis")
+        command = short_command(p.command or p.name, _LONGEST_ROW)
         if p.ended not in (None, "exit code 0"):
             command.append_text(Text(f"  ({p.ended})", style="yellow"))
         lived = None if p.gone_us is None else p.gone_us - p.began_us
@@ -117,7 +118,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
             str(p.pid),
             format_bytes(p.peak_bytes),
             Text(p.peak_kind),
-            format_bytes(p.pss_peak_bytes),
+            *([format_bytes(p.pss_peak_bytes)] if with_pss else []),
             format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
             "to the end" if lived is None else format_duration(lived),
         ]

@@ -72,7 +72,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
     s = data.summary
     rows: list[tuple[object, ...]] = [
         (p.name, format_bytes(p.bytes), p.kind, f"{p.instrument}{'; ' if p.reason else ''}{p.reason}")
-        for p in s.peaks
+        for p in s.shown_peaks()
     ]
     average = (
         "system used, average",
@@ -142,7 +142,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
 
 def _phases(s: Recording) -> str:
     columns = ["phase", "times ", "total ", "peak of its process ", "kind", "highest tree RSS "]
-    with_group = any(p.group_peak_bytes is not None for p in s.phases)
+    with_group = s.group_is_shown() and any(p.group_peak_bytes is not None for p in s.phases)
     with_device = any(p.device_peak_bytes is not None for p in s.phases)
     columns += ["control group ", "its kind"] if with_group else []
     columns += ["framework's peak "] if with_device else []

@@ -42,6 +42,20 @@ def plain(text: object) -> Text:
     return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text)))
 
 
+def short_command(command: str, longest: int) -> Text:
+    """Return a command line on one line, its program without the folder, cut where it is longer.
+
+    >>> short_command("/usr/bin/python3 train.py  --epochs 3", 25).plain
+    'python3 train.py --epoch…'
+    """
+    words = command.split()
+    if words and words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2] or words[0]
+    shown = plain(" ".join(words))
+    shown.truncate(longest, overflow="ellipsis")
+    return shown
+
+
 def format_range(figure: Range | None) -> str:
     """Return `353 MiB (310–401)`, or one amount if all three are equal.
 

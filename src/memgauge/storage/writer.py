@@ -22,6 +22,7 @@ from memgauge.storage.schema import (
     is_run_file,
 )
 
+_UNSET = object()
 SEALED_TICKS = 128  # a chunk is rewritten at each flush until it has so many ticks,
 SEALED_US = 60_000_000  # or spans so much time
 
@@ -85,6 +86,7 @@ class RunWriter:
     def __init__(self, path: Path, header: Mapping[str, object], *, replace: bool = False) -> None:
         self.path = path
         self.lanes: dict[str, Lane] = {}
+        self._header: dict[str, object] = {}
         self._pending: list[tuple[str, tuple[object, ...]]] = []
         self._last = {"process": 0, "device": 0, "series": 0, "mark": 0, "chunk": 0}
         if path.exists():
@@ -119,7 +121,9 @@ class RunWriter:
     def set(self, **values: object) -> None:
         """Set entries of the header."""
         for key, value in values.items():
-            self._add("INSERT OR REPLACE INTO header VALUES (?, ?)", key, _json(value))
+            if self._header.get(key, _UNSET) != value:
+                self._header[key] = value
+                self._add("INSERT OR REPLACE INTO header VALUES (?, ?)", key, _json(value))
 
     def lane(self, name: str) -> Lane:
         """Return the lane of that name, new if need be."""

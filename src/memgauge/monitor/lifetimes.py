@@ -1,0 +1,241 @@
+"""The job's processes from their joining to their end; with the first of them the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memgauge.monitor import launch
+from memgauge.monitor.clock import Clock
+from memgauge.monitor.devices import DeviceReadings
+from memgauge.monitor.endings import OomKills
+from memgauge.monitor.launch import Ending, Job
+from memgauge.monitor.notes import Notes
+from memgauge.monitor.peaks import Peaks
+from memgauge.monitor.readings import ProcessReadings
+from memgauge.monitor.system import System
+from memgauge.monitor.tracked import Tracked
+from memgauge.monitor.tree import GIVEN, Tree
+from memgauge.storage import RunWriter
+
+_SEE_OFF_S = 0.3  # how long those may take that end with the command
+
+
+class Lifetimes:
+    """Who joins, who ends and how; `ending` is set once the run is over.
+
+    Args:
+        writer: Gets processes and their ends.
+        tree: The processes that are followed.
+        clock: The clock of the run.
+        system: Reads processes.
+        processes, devices, peaks: Have something to open and to keep for each process.
+        hear: Takes in the marks that wait: the last words of a process come before its end.
+    """
+
+    def __init__(
+        self,
+        writer: RunWriter,
+        tree: Tree,
+        *,
+        clock: Clock,
+        system: System,
+        processes: ProcessReadings,
+        devices: DeviceReadings,
+        peaks: Peaks,
+        hear: Callable[[], None],
+    ) -> None:
+        self._writer, self._tree, self._clock, self._system = writer, tree, clock, system
+        self._processes, self._devices, self._peaks, self._hear = processes, devices, peaks, hear
+        self._job: Job | None = None
+        self._command: Sequence[str] = ()
+        self._root: Tracked | None = None
+        self._statuses: dict[int, int] = {}  # pid -> status, of those whose end was told
+        self._unexplained: dict[int, int] = {}  # pid -> row, of those found gone before anything told how
+        self.ending: Ending | None = None
+        self.oom_kills = OomKills(None)
+        tree.joins = self._join
+
+    def begin_command(self, job: Job, command: Sequence[str]) -> None:
+        """Follow a command that was started just now, and all that it starts."""
+        self._job = self._peaks.job = job
+        self._command = command
+        self._follow(job.pid)
+
+    def begin_pid(self, pid: int) -> None:
+        """Follow a process that was there before, and all that it starts."""
+        self._follow(pid)
+        if self._root is None:
+            self.ending = Ending("gone", detail="the process was over before it could be read")
+
+    def _follow(self, pid: int) -> None:
+        self._root = self._peaks.root = self._tree.add(pid, GIVEN)
+
+    def _join(self, process: Tracked) -> None:
+        parent = self._tree.live.get(process.parent_pid)
+        process.seen_us = self._clock.now_us()
+        process.id = self._writer.add_process(
+            process.pid,
+            parent=None if parent is None else parent.id,
+            name=process.name,
+            command=process.command,
+            started_us=self._clock.of(process.born_ns),
+            seen_us=process.seen_us,
+            found=process.found,
+        )
+        self._peaks.claim(process)
+        self._processes.begin(process)
+
+    def lose(self, gone: list[Tracked], now_us: int) -> None:
+        """Follow processes no more that are gone; what is known of their end is kept."""
+        if self._job is not None and self._root in gone:
+            self.reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
+        for process in gone:
+            if process.gone or self._may_run_on(process):
+                continue
+            self._peaks.keep(process, now_us, is_alive=False)
+            self._peaks.forget(process)
+            status = self._statuses.pop(process.pid, None)
+            self._writer.end_process(process.id, now_us, _text_of(status))
+            if status is None and self._tree.events is not None:
+                self._unexplained[process.pid] = process.id
+            self._processes.end(process)
+            self._devices.end(process)
+            self._tree.drop(process)
+            if process is self._root and self._job is None:
+                self._hear()
+                unknown = Ending("gone", detail="the process ended; only its parent can know how")
+                self.ending = unknown if status is None else self._judged(process.pid, status)
+        self._tree.adopt()  # what its children became, before anything told of them
+
+    def _may_run_on(self, process: Tracked) -> bool:
+        """Return whether it is the command, not waited for: its first thread may be over before the others."""
+        return self._job is not None and process is self._root and process.pid not in self._statuses
+
+    def root_is_over(self) -> bool:
+        return self._root is None or self._root.gone or self._root.is_over()
+
+    # ------------------------------------------------------------------ what the kernel tells
+
+    def hear_events(self) -> bool:
+        """Take in forks, execs and exits; returns whether any of them was about the job."""
+
+        def ended(process: Tracked, status: int | None) -> None:
+            if process is self._root and self._job is not None:
+                return  # the command is waited for
+            if status is not None:
+                self._statuses[process.pid] = status
+            if status is None or process.is_over():  # else it has a moment left, or other threads
+                self.lose([process], self._clock.now_us())
+
+        def late(pid: int, status: int) -> None:
+            number = self._unexplained.pop(pid, None)
+            if number is not None:
+                self._writer.end_process(number, self._clock.now_us(), _text_of(status))
+
+        return self._tree.hear(self._rename, ended, late)
+
+    def _rename(self, process: Tracked) -> None:
+        with contextlib.suppress(OSError):
+            process.name = process.read_stat().name
+            process.command = self._system.command(process.pid)
+            self._writer.rename_process(process.id, process.name, process.command)
+
+    def pass_on(self, signals: launch.Signals, *, is_program: bool) -> None:
+        """Take in signals: those of children, and those that the command is to have, or that end us.
+
+        Args:
+            signals: Has some that arrived.
+            is_program: Whether the recording belongs to a program, which the terminal's signals are for.
+        """
+        for arrived in signals.read():
+            number = arrived.number
+            if number == signal.SIGCHLD:
+                self.reap()
+            elif self._job is None:
+                if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) and not (
+                    is_program and arrived.is_from_terminal
+                ):
+                    why = f"the recording was stopped by {launch.signal_name(number)}; the job went on"
+                    self.ending = Ending("stopped", detail=why)
+            elif arrived.is_for_job() and number not in signals.ignored_before:
+                with contextlib.suppress(OSError):
+                    os.kill(self._job.pid, number)
+
+    def reap(self) -> None:
+        """Wait for children that have ended: the command, and orphans that came to us."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._statuses[pid] = status
+            if self._job is not None and pid == self._job.pid:
+                self._command_ended(self._job, status, usage)
+            elif (process := self._tree.live.get(pid)) is not None:
+                self.lose([process], self._clock.now_us())
+
+    def _command_ended(self, job: Job, status: int, usage: Any) -> None:
+        now = self._clock.now_us()
+        self._hear()
+        process = self._tree.live.get(job.pid)
+        # A reset of VmHWM at a phase's boundary resets ru_maxrss too; what was read before it counts.
+        read = process.hwm_bytes if process is not None else 0
+        self._peaks.largest_bytes = max(usage.ru_maxrss * launch.MAXRSS_BYTES, read)
+        if process is not None:
+            self.lose([process], now)
+        else:  # it was over before it could be looked at; its peak is known all the same
+            number = self._writer.add_process(
+                job.pid,
+                parent=None,
+                name=os.path.basename(self._command[0]),
+                command=" ".join(self._command),
+                started_us=0,
+                seen_us=now,
+                found="waited for",
+            )
+            self._writer.end_process(number, now, _text_of(status))
+            self._peaks.keep_largest(number)
+        self.ending = self._judged(job.pid, status)
+        self._writer.set(command_cpu_ns=round((usage.ru_utime + usage.ru_stime) * 1e9))
+
+    def _judged(self, pid: int, status: int) -> Ending:
+        ending = launch.ending_of(status)
+        why = self.oom_kills.was_cause(pid) if ending.signal == "SIGKILL" else ""
+        return ending._replace(out_of_memory=True, detail=why) if why else ending
+
+    # ------------------------------------------------------------------ after the end
+
+    def see_off(self, notes: Notes) -> None:
+        """Wait a moment for those that end with the command, and name those that went on."""
+        if self._job is None or self.ending is None or self.ending.how not in ("exit", "signal"):
+            return
+        until = time.monotonic() + _SEE_OFF_S
+        while True:
+            if self._tree.events is not None:
+                self.hear_events()
+            self._tree.look(self._clock.now_us())
+            self.reap()
+            self.lose([p for p in self._tree.live.values() if p.is_over()], self._clock.now_us())
+            if not self._tree.live or time.monotonic() >= until:
+                break
+            time.sleep(_SEE_OFF_S / 20)
+        stay = list(self._tree.live.values())
+        if stay:
+            named = ", ".join(f"{p.pid} ({p.name})" for p in stay[:3])
+            notes.say(
+                "processes",
+                f"{len(stay)} went on after the command had ended, without being recorded: {named}",
+                f"memgauge monitor --pid {stay[0].pid}; or let the command wait for them",
+            )
+
+
+def _text_of(status: int | None) -> str | None:
+    """Return how a process ended as text; None if nobody could know."""
+    return None if status is None else launch.ending_of(status).text()
