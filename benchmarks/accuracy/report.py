@@ -338,7 +338,12 @@ to the highest known of all) and placement ({placement:g} % of reserved: 95 % of
 timm's set are inside, and of xMem's, which are a little larger). The least capacity, which verdicts rest on, has
 the context's width and 3 %, a width that was set while verdicts of both halves were in sight.
 Coverage stays below 95 % for MnasNet and MobileNetV2, which take 12 to 17 % more at some batch sizes and not at
-others, and where rows are damaged in ways that the other batch sizes do not show.
+others; where rows are damaged in ways that nothing else shows; and where `cudnn.benchmark` tries a plan by Fourier
+transforms. Such a plan takes 1 to 18 GiB for a moment, mostly at batches of 8 and 16. What rows of the build half lack
+is what a convolution of theirs of one point would take in tiles of 32 × 32 (`transform_bytes`): `resnetv2_50` at 8 at
+least 4,336 MiB, 512 to 2,048 channels 4,437; `resnetv2_50d_frn` at 16 4,509 and 4,522; `eca_resnext26ts` at 16 2,267 and
+2,278. Neighbouring batch sizes of the same networks show none, so that it is a line of the output and no part of the
+range.
 
 ## What is not modelled
 

@@ -249,6 +249,41 @@ def test_the_search_gives_the_cache_back_once_for_each_kind_of_call() -> None:
     assert run(convolution, 4, 3, 32, 32).cache_releases == []
 
 
+def test_a_searched_network_is_told_what_a_plan_by_transforms_would_take() -> None:
+    def switch() -> None:
+        torch.backends.cudnn.benchmark = True
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(512, 2048, 1), nn.Conv2d(2048, 8, 1))
+
+    searched = run(model, 8, 512, 7, 7, before=switch)
+    maps = 8 * (512 + 2048) + 512 * 2048  # one tile for each picture and channel, and one for each filter
+    assert [libraries.transform_bytes(call(512, 2048, 8, 7))] == [maps * 32 * 17 * 8]
+    notes = [line for line in searched.unmodelled if "Fourier" in line]
+    assert len(notes) == 1 and "4.33 GiB" in notes[0]
+    assert not [line for line in run(model, 8, 512, 7, 7).unmodelled if "Fourier" in line]
+    tiles = libraries.transform_bytes(call(3, 64, 1, 224, kernel=7)) // (32 * 17 * 8)
+    assert tiles == 9 * 9 * (3 + 64) + 3 * 64  # tiles overlap by the kernel less one
+
+
+def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libraries.Convolution:
+    return libraries.Convolution(
+        direction="forward",
+        data=batch * data * side**2,
+        weight=data * result * kernel**2,
+        result=batch * result * side**2,
+        itemsize=4,
+        kernel=(kernel, kernel),
+        groups=1,
+        channels=(data, result),
+        channels_last=False,
+        tensor_cores=libraries.Rate.FASTER,
+        strided=False,
+        image=(side, side),
+        batch=batch,
+    )
+
+
 def test_an_option_switches_the_search_on() -> None:
     trace = run(convolution, 4, 3, 32, 32, stack=Stack(torch=(2, 6), cudnn_benchmark=True))
     assert len(trace.cache_releases) == 5

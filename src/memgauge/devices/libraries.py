@@ -26,8 +26,8 @@ MECHANISMS = {
     CONVOLUTION: "workspace of one cuDNN convolution: copies in the layout of tensor cores, and partial sums "
     "of the filter's gradient (NVIDIA, Convolutional Layers User's Guide, tensor layouts; "
     "CUTLASS, Efficient GEMM, parallelized reductions)",
-    SEARCH: "torch.backends.cudnn.benchmark: the largest workspace of all plans tried at the first call, "
-    "then the cache is given back (aten/src/ATen/native/cudnn/Conv_v8.cpp)",
+    SEARCH: "torch.backends.cudnn.benchmark: the largest workspace of all plans tried at the first call, taken "
+    "to be the chosen one's; then the cache is given back (aten/src/ATen/native/cudnn/Conv_v8.cpp)",
     COLUMNS: "patches of one picture where cuDNN is off or takes no such type: bfloat16 below 8.0 "
     "(aten/src/ATen/native/cuda/ConvolutionMM2d.cu)",
     EMBEDDING: "sorting and partial sums of embedding gradients (aten/src/ATen/native/cuda/Embedding.cu, "
@@ -39,6 +39,7 @@ MECHANISMS = {
 
 _HALF_BYTES = 2
 _TILE = 128
+_TRANSFORM_TILE = 32
 
 
 def cublas_bytes(capability: tuple[int, int] | None, stack: Stack, *, is_newest_amd: bool = False) -> int:
@@ -194,25 +195,24 @@ def winograd_bytes(call: Convolution) -> int:
     return 36 * 4 * (tiles * sum(call.channels) + call.channels[0] * call.channels[1])
 
 
-def search_bytes(call: Convolution, multiprocessors: int) -> Range:
-    """Return the largest workspace among all plans, which `cudnn.benchmark` takes at the first call."""
-    chosen = convolution_bytes(call, multiprocessors)
-    return Range(low=chosen.low, expected=chosen.expected, high=max(chosen.high, transform_bytes(call)))
-
-
 def transform_bytes(call: Convolution) -> int:
-    """Return what a convolution by Fourier transforms keeps: data, filters and results as complex float32.
+    """Return what a convolution by Fourier transforms in tiles keeps: data, filters, results as complex float32.
 
-    Source: Mathieu, Henaff, LeCun, Fast Training of Convolutional Networks through FFTs (2014),
-    section 2: one half-plane of complex numbers for each map of data, filter and result.
+    Such a plan is no part of the range, since it is rarely among those that cuDNN offers; where it is,
+    `cudnn.benchmark` takes this much once, mostly at batches of 8 or 16.
+
+    Sources: cuDNN API, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING (kernels `fft2d_r2c_32x32` in published
+    profiles: tiles of 32 × 32); Mathieu, Henaff, LeCun, Fast Training of Convolutional Networks through
+    FFTs (2014), section 2: a half-plane of complex numbers for each map of data, filter and result.
     """
-    if call.strided or len(call.image) != 2 or call.groups > 1 or max(call.kernel) == 1:
+    if call.strided or len(call.image) != 2 or call.groups > 1:
         return 0
-    height, width = (
-        1 << math.ceil(math.log2(i + k - 1)) for i, k in zip(call.image, call.kernel, strict=True)
+    tiles = math.prod(
+        math.ceil(i / (_TRANSFORM_TILE - k + 1)) if k <= _TRANSFORM_TILE else 0
+        for i, k in zip(call.image, call.kernel, strict=True)
     )
-    maps = call.batch * sum(call.channels) + call.channels[0] * call.channels[1]
-    return maps * height * (width // 2 + 1) * 8
+    maps = call.batch * tiles * sum(call.channels) + call.channels[0] * call.channels[1]
+    return maps * _TRANSFORM_TILE * (_TRANSFORM_TILE // 2 + 1) * 8 if tiles else 0
 
 
 def efficient_attention_scratch(

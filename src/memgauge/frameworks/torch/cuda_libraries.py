@@ -21,6 +21,7 @@ from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.operators import rule_of
 from memgauge.frameworks.torch.shapes import Spec, output_specs
 from memgauge.records import Range, Scratch
+from memgauge.units import format_bytes
 
 if TYPE_CHECKING:
     from memgauge.frameworks.torch.cuda_devices import Card
@@ -37,6 +38,9 @@ PRODUCTS = frozenset(
 )  # fmt: skip
 _HALF = (torch.float16, torch.bfloat16)
 _CUDNN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TRANSFORM_NOTE = (
+    "cudnn.benchmark may try a plan by Fourier transforms: up to {} for a moment of the first step (seldom)"
+)
 
 
 class Libraries:
@@ -47,6 +51,7 @@ class Libraries:
         self._card = card
         self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
         self._searched: set[Convolution] = set()
+        self._transform_bytes = 0
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
@@ -104,13 +109,21 @@ class Libraries:
 
     def convolve(self, call: Convolution) -> None:
         """Note the workspace of one call of cuDNN, and of the search before the first of its kind."""
-        flags = torch.backends.cudnn
-        if flags.benchmark and call not in self._searched:
-            self._searched.add(call)
-            self.pass_by(libraries.SEARCH, libraries.search_bytes(call, self._card.multiprocessors))
-            self._mode.release_cache()
         size = libraries.convolution_bytes(call, self._card.multiprocessors)
+        if torch.backends.cudnn.benchmark and call not in self._searched:
+            self._searched.add(call)
+            self.pass_by(libraries.SEARCH, size)
+            self._mode.release_cache()
+            self._warn_of_transforms(call)
         self.pass_by(libraries.CONVOLUTION, size)
+
+    def _warn_of_transforms(self, call: Convolution) -> None:
+        """Keep a line on the largest plan by Fourier transforms that the search may try."""
+        size = libraries.transform_bytes(call)
+        if self._transform_bytes < size <= self._card.total_bytes:
+            self._mode.unmodelled.pop(TRANSFORM_NOTE.format(format_bytes(self._transform_bytes)), None)
+            self._mode.unmodelled.setdefault(TRANSFORM_NOTE.format(format_bytes(size)))
+            self._transform_bytes = size
 
     def tensor_cores(self, dtype: torch.dtype) -> Rate:
         """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
