@@ -47,7 +47,7 @@ def write(results: Path, docs: Path) -> None:
             lines += _largest(rows)
         else:
             lines += _measured(name, rows)
-    lines.append(_TAIL.format(placement=100 * PLACEMENT_SPREAD))
+    lines.append(_TAIL.format(placement=100 * PLACEMENT_SPREAD, least=100 * LEAST_SPREAD))
     docs.mkdir(parents=True, exist_ok=True)
     (docs / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     points = []
@@ -336,7 +336,7 @@ Three independent parts, joined by the root of the sum of squares: the context (
 off as the smallest quarter of the build half shows it to be), the libraries' workspaces (the whole span from none
 to the highest known of all) and placement ({placement:g} % of reserved: 95 % of the residuals of the build half of
 timm's set are inside, and of xMem's, which are a little larger). The least capacity, which verdicts rest on, has
-the context's width and 3 %, a width that was set while verdicts of both halves were in sight.
+the context's width and {least:g} %, set on the verdicts of the build halves.
 Coverage stays below 95 % for MnasNet and MobileNetV2, which take 12 to 17 % more at some batch sizes and not at
 others; where rows are damaged in ways that nothing else shows; and where `cudnn.benchmark` tries a plan by Fourier
 transforms. Such a plan takes 1 to 18 GiB for a moment, mostly at batches of 8 and 16. What rows of the build half lack
