@@ -129,6 +129,18 @@ def test_without_tf32_there_is_nothing_to_copy_for_and_at_most_winograds_transfo
     }
 
 
+def test_the_newer_switch_of_tf32_is_read_and_given_back() -> None:
+    def by_operator() -> None:
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # `allow_tf32` raises from here on
+
+    before = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision
+    trace = run(convolution, 4, 3, 32, 32, before=by_operator)
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+    assert torch.backends.cudnn.allow_tf32  # can be read again
+    after = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision
+    assert after == before
+
+
 def test_efficient_attention_works_out_delta_before_the_querys_gradient() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -175,6 +187,17 @@ def test_bfloat16_is_convolved_by_torch_where_cudnn_takes_none() -> None:
     newer = run(Model, 4, 16, 32, 32)
     assert of(newer, libraries.COLUMNS) == []
     assert len(of(newer, libraries.CONVOLUTION)) == 6
+
+
+def test_without_cudnn_a_convolution_of_one_point_unfolds_only_backward() -> None:
+    off = Stack(torch=(2, 6), cudnn=False)
+
+    def phases(**options: Any) -> set[str]:
+        trace = run(lambda: nn.Conv2d(16, 8, 1, **options), 4, 16, 32, 32, stack=off)
+        return {trace.events[i].phase.split()[-1] for i, _ in of(trace, libraries.COLUMNS)}
+
+    assert phases() == {"backward"}
+    assert phases(stride=2) == phases(padding=1) == {"forward", "backward"}
 
 
 def test_attention_in_bfloat16_is_written_out_below_8_0() -> None:

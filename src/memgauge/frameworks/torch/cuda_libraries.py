@@ -116,13 +116,23 @@ class Libraries:
         """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
         if not self._card.is_nvidia:
             return Rate.EQUAL
-        allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+        allows = dtype is torch.float32 and _convolves_in_tf32()
         return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
         self.before(aten.mm.default, ())
         self.pass_by(libraries.COLUMNS, Range(low=columns, expected=columns, high=columns))
+
+
+def _convolves_in_tf32() -> bool:
+    """Return whether convolutions of float32 may use TF32, asked as torch 2.9 and newer want it where they do.
+
+    `allow_tf32` raises there once convolutions and recurrent layers differ (torch/backends/cudnn).
+    """
+    flags = torch.backends.cudnn
+    newer = getattr(flags, "conv", None)
+    return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
 
 
 def convolution(
@@ -146,7 +156,8 @@ def convolution(
             direction = "data" if transposed else "forward"
             mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
         elif kernel is Kernel.UNFOLDED:
-            mode.libraries.unfold(columns_bytes(weight, result))
+            is_product = max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
+            mode.libraries.unfold(0 if is_product else columns_bytes(weight, result))
     return result
 
 
@@ -225,7 +236,7 @@ def columns_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
     """Return the patches of one picture side by side, of one group's channels.
 
     Source: native/cuda/ConvolutionMM2d.cu `slow_conv2d_forward`, `slow_conv2d_backward`: one such
-    tensor for the whole batch, also for kernels of one point.
+    tensor for the whole batch; for kernels of one point only backward (`requires_columns`).
     """
     places = result.shape[2] * result.shape[3]
     return weight[0].numel() * places * result.itemsize
