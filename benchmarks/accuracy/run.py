@@ -115,7 +115,8 @@ def _answer(case: Case) -> dict[str, Any]:
     try:
         row |= predict(case)
     except Exception as error:  # a miss is a result
-        row["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:300]}"
+        said = str(error).strip().splitlines() or [""]
+        row["error"] = f"{type(error).__name__}: {said[-1][:300]}"
     row["seconds"] = round(time.perf_counter() - begin, 3)
     return row
 

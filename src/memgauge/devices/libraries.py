@@ -34,7 +34,8 @@ MECHANISMS = {
     "EmbeddingBackwardKernel.cu)",
     ATTENTION: "sums and the query's gradient of efficient attention's backward kernel "
     "(aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)",
-    SORT: "double buffers of a radix sort (CUB, DeviceRadixSort; limits)",
+    SORT: "double buffers of a radix sort of rows above 4,096 (CUB, DeviceRadixSort; limits; "
+    "aten/src/ATen/native/cuda/Sort.h)",
 }
 
 _HALF_BYTES = 2
@@ -261,7 +262,12 @@ def embedding_backward_bytes(indices: int, rows: int, width: int, index_bytes: i
     return 2 * indices * index_bytes + (3 * segments + partial) * index_bytes + partial * width * 4
 
 
-def sort_bytes(elements: int, itemsize: int) -> Range:
-    """Return the scratch of a sort of `elements` numbers with their places."""
+def sort_bytes(elements: int, itemsize: int, length: int) -> Range:
+    """Return the scratch of a sort of `elements` numbers with their places, in rows of `length`.
+
+    Rows of up to 4,096 are sorted where they lie, in the outputs (cuda/Sort.h `should_use_small_sort`).
+    """
+    if length <= 4096:
+        return Range(low=0, expected=0, high=0)
     pairs = elements * (itemsize + 8)
     return Range(low=0, expected=pairs, high=2 * pairs)
