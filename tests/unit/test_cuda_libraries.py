@@ -329,6 +329,16 @@ def test_the_search_gives_the_cache_back_once_for_each_kind_of_call() -> None:
     assert run(convolution, 4, 3, 32, 32).cache_releases == []
 
 
+@pytest.mark.parametrize(("dilation", "kinds"), [(1, 3), (2, 6)])
+def test_convolutions_that_differ_by_dilation_are_searched_apart(dilation: int, kinds: int) -> None:
+    def model() -> nn.Module:  # the first of three has no gradient of its data
+        widened = nn.Conv2d(8, 8, 3, padding=dilation, dilation=dilation)
+        return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)), widened)
+
+    trace = run(model, 2, 8, 32, 32, stack=Stack(torch=(2, 6), cudnn_benchmark=True))
+    assert len(trace.cache_releases) == kinds
+
+
 def test_an_option_switches_the_search_on() -> None:
     trace = run(convolution, 4, 3, 32, 32, stack=Stack(torch=(2, 6), cudnn_benchmark=True))
     assert len(trace.cache_releases) == 5

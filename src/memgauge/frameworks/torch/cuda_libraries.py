@@ -48,7 +48,7 @@ class Libraries:
         self._mode = mode
         self._card = card
         self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
-        self._searched: set[Convolution] = set()
+        self._searched: set[tuple[Convolution, str]] = set()
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
@@ -106,11 +106,15 @@ class Libraries:
 
     # -- convolution ---------------------------------------------------------------------------------
 
-    def convolve(self, call: Convolution) -> None:
-        """Note the workspace of one call of cuDNN, and of the search before the first of its kind."""
+    def convolve(self, call: Convolution, padding: Any, dilation: Any) -> None:
+        """Note the workspace of one call of cuDNN, and of the search before the first of its kind.
+
+        Kinds differ by padding and dilation as well (cudnn/ConvShared.h `ConvolutionParams`).
+        """
         flags = torch.backends.cudnn
-        if flags.benchmark and call not in self._searched:
-            self._searched.add(call)
+        kind = call, f"{tuple(padding)} {tuple(dilation)}"
+        if flags.benchmark and kind not in self._searched:
+            self._searched.add(kind)
             self.pass_by(libraries.SEARCH, libraries.search_bytes(call, self._card.multiprocessors))
             self._mode.release_cache()
         size = libraries.convolution_bytes(call, self._card.multiprocessors)
@@ -158,7 +162,8 @@ def convolution(
         result = mode.make(_laid(specs, form))
         if kernel is Kernel.CUDNN:
             direction = "data" if transposed else "forward"
-            mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
+            call = _call(mode, direction, input, weight, result, groups, stride, transposed)
+            mode.libraries.convolve(call, padding, dilation)
         elif kernel is Kernel.UNFOLDED:
             is_product = max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
             mode.libraries.unfold(0 if is_product else columns_bytes(weight, result))
@@ -188,9 +193,8 @@ def convolution_backward(
                 continue
             results[place] = mode.make(_laid(specs[place], form))
             if kernel is Kernel.CUDNN:
-                mode.libraries.convolve(
-                    _call(mode, direction, input, weight, grad, groups, stride, transposed)
-                )
+                call = _call(mode, direction, input, weight, grad, groups, stride, transposed)
+                mode.libraries.convolve(call, padding, dilation)
             elif kernel is Kernel.UNFOLDED:
                 mode.libraries.unfold(columns_bytes(weight, grad))
         if mask[2]:
