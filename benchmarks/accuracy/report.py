@@ -76,9 +76,11 @@ def _counts(rows: Sequence[Row]) -> list[str]:
     times = [r["estimated_in"] for r in rows if "error" not in r]
     said = (
         f"{len(rows)} rows ({halves['build']} build, {halves['report']} report), "
-        f"{len({r['family'] for r in rows})} families; {len(failed)} could not be estimated; "
-        f"median {statistics.median(times):.2f} s for an estimate (trace, expected size, both ends of the range)."
+        f"{len({r['family'] for r in rows})} families; {len(failed)} could not be estimated"
     )
+    if times:
+        said += f"; median {statistics.median(times):.2f} s for an estimate (trace, expected size, both ends of the range)"
+    said += "."
     lines = [said, ""]
     models = Counter(r["error"][:100] for r in failed)
     lines += [f"- {count} × `{why}`" for why, count in models.most_common(8)]

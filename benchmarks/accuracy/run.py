@@ -115,7 +115,8 @@ def _answer(case: Case) -> dict[str, Any]:
     try:
         row |= predict(case)
     except Exception as error:  # a miss is a result
-        row["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:300]}"
+        said = str(error).strip().splitlines() or [""]
+        row["error"] = f"{type(error).__name__}: {said[-1][:300]}"
     row["seconds"] = round(time.perf_counter() - begin, 3)
     return row
 
@@ -149,7 +150,7 @@ def predict(case: Case) -> dict[str, Any]:
     limited = runs_within(trace, _SETTINGS, usable.bytes - beside.expected)
     said["limited"] = None if limited is None else max(limited.reserved_bytes or ())
     if "cap" in case.facts or "largest" in case.facts:
-        said["least"] = least_reserved(giving_way(trace), _SETTINGS)
+        said["least"] = min(least_reserved(giving_way(trace), _SETTINGS), reserved)
     if case.facts.get("steady"):
         last = [i for i, event in enumerate(trace.events) if event.phase.startswith("step 2")]
         said["allocated"] = max(free.allocated_bytes[i] for i in last)
@@ -167,7 +168,7 @@ def _next(case: Case) -> dict[str, int]:
     trace = _traced(case, workload)
     free = replay_sized(trace, _SETTINGS, "expected")
     reserved, allocated = max(free.reserved_bytes or ()), max(free.allocated_bytes)
-    least = least_reserved(giving_way(trace), _SETTINGS)
+    least = min(least_reserved(giving_way(trace), _SETTINGS), reserved)
     return {"reserved": reserved, "allocated": allocated, "least": least}
 
 

@@ -80,12 +80,15 @@ def device_memory(
     usable = place.usable_figure
     timeline, reserved = free, unlimited
     shortened = giving_way(trace)
-    least = least_reserved(shortened, settings)
-    if usable is not None and beside.expected + unlimited > usable.bytes:
+    is_limited = settings.per_process_memory_fraction < 1
+    least = least_reserved(shortened, settings, beside.expected)
+    if not is_limited:
+        least = min(least, unlimited)  # within that it runs with all workspaces
+    if usable is not None and (is_limited or beside.expected + unlimited > usable.bytes):
         room = usable.bytes - beside.expected
-        limited = runs_within(trace, settings, room)
+        limited = runs_within(trace, settings, room, usable.bytes)
         if limited is None and least <= room:
-            limited = runs_within(shortened, settings, room)
+            limited = runs_within(shortened, settings, room, usable.bytes)
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
@@ -230,22 +233,33 @@ def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
     )
 
 
-def runs_within(trace: Trace, settings: CudaSettings, capacity_bytes: int) -> Timeline | None:
-    """Return the replay within a capacity of reserved memory, None if it runs out."""
+def runs_within(
+    trace: Trace, settings: CudaSettings, capacity_bytes: int, total_bytes: int | None = None
+) -> Timeline | None:
+    """Return the replay within a capacity of reserved memory, None if it runs out.
+
+    `total_bytes` is the card's memory, of which a fraction may be allowed; without it, the capacity.
+    """
     if capacity_bytes <= 0:
         return None
     try:
         return cuda_caching.replay(
-            trace.events, settings, capacity_bytes, releases=trace.cache_releases, streams=trace.streams
+            trace.events,
+            settings,
+            capacity_bytes,
+            total_bytes=total_bytes,
+            releases=trace.cache_releases,
+            streams=trace.streams,
         )
     except OutOfMemory:
         return None
 
 
-def least_reserved(trace: Trace, settings: CudaSettings) -> int:
+def least_reserved(trace: Trace, settings: CudaSettings, beside_bytes: int = 0) -> int:
     """Return the least reserved memory within which a run succeeds, cached blocks being given back.
 
-    To 1/128, or as near as six tries come once one of them runs.
+    To 1/128, or as near as six tries come once one of them runs. Where only a fraction of a card is
+    allowed, it is what a card must have for that, less `beside_bytes`, which lie outside the allocator.
 
     What is requested at once is not enough, so the search begins there, in steps that double until a try
     runs; it would run in what it reserved. Between the last that failed and this one the search halves. A
@@ -253,8 +267,14 @@ def least_reserved(trace: Trace, settings: CudaSettings) -> int:
     success is not quite monotonic in the capacity, and a capacity below that would do by luck.
     """
     share = settings.per_process_memory_fraction
+    if share == 0:
+        return UNLIMITED_BYTES  # nothing is allowed on any card
+
+    def room(reserved: int) -> int:
+        return reserved if share == 1 else max(reserved, math.ceil(reserved / share) - beside_bytes)
+
     changes = _changes(trace, {})
-    below = max(accumulate(change for _, change in changes), default=0) - 1
+    below = room(max(accumulate(change for _, change in changes), default=0)) - 1
     enough: int | None = None
     tries, step = 0, max(settings.large_segment_bytes, int(below * _CAPACITY_STEP))
     while enough is None or (
@@ -262,14 +282,12 @@ def least_reserved(trace: Trace, settings: CudaSettings) -> int:
     ):
         tries += 1
         capacity = below + step if enough is None else (below + enough) // 2
-        allocator = CudaCachingAllocator(settings, capacity)
+        allocator = CudaCachingAllocator(settings, capacity, total_bytes=capacity + beside_bytes)
         refused = first_refused(changes, allocator, trace.cache_releases, trace.streams)
         if refused is None:
             enough = allocator.peak_reserved_bytes if share == 1 else capacity
-        elif capacity > UNLIMITED_BYTES:
-            return capacity  # per_process_memory_fraction:0 allows nothing on any card
         else:
-            wanted = allocator.reserved_bytes + allocator.segment_bytes(refused)
+            wanted = room(allocator.reserved_bytes + allocator.segment_bytes(refused))
             below = max(capacity, min(wanted, enough or wanted) - 1)
             step *= 2
     return enough

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.accuracy import figures, sets
 from benchmarks.accuracy.__main__ import main
-from benchmarks.accuracy.cases import family_of, half_of
+from benchmarks.accuracy.cases import Case, family_of, half_of
 from benchmarks.accuracy.report import write
 from benchmarks.accuracy.run import predict, rows_of, run
 from memgauge.errors import UsageError
@@ -166,3 +166,19 @@ def test_the_constant_is_from_the_build_halfs_undamaged_rows() -> None:
         row("build", 9, "x"),
     ]
     assert figures.constant(json.loads(json.dumps(rows))) == 1100 * MIB
+
+
+def test_a_case_that_fails_without_a_word_is_a_result_and_can_be_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(case: Case) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("benchmarks.accuracy.run.predict", silent)
+    rows = TIMM + "resnet18,8,1400,1\n"
+    cases = sets.read("timm", folder(tmp_path, "timm_a100_40gb.csv", rows), sets.Skipped())
+    out = tmp_path / "timm.jsonl"
+    run(cases, out, jobs=1)
+    assert [row["error"] for row in rows_of(out)] == ["AssertionError: "]
+    write(tmp_path, tmp_path / "docs")
+    assert "1 could not be estimated" in (tmp_path / "docs" / "accuracy.md").read_text()

@@ -97,6 +97,7 @@ def test_without_a_gpu_the_command_says_so_and_writes_nothing(
     assert main(["calibrate", "--out", str(out)]) == 3
     said = capfd.readouterr()
     assert said.out == "" and "no CUDA device here" in said.err
+    assert "--device cpu" not in said.err  # which this command does not have
     assert not out.exists()
 
 

@@ -129,6 +129,18 @@ def test_without_tf32_there_is_nothing_to_copy_for_and_at_most_winograds_transfo
     }
 
 
+def test_the_newer_switch_of_tf32_is_read_and_given_back() -> None:
+    def by_operator() -> None:
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # `allow_tf32` raises from here on
+
+    before = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision
+    trace = run(convolution, 4, 3, 32, 32, before=by_operator)
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
+    assert torch.backends.cudnn.allow_tf32  # can be read again
+    after = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision
+    assert after == before
+
+
 def test_efficient_attention_works_out_delta_before_the_querys_gradient() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -175,6 +187,74 @@ def test_bfloat16_is_convolved_by_torch_where_cudnn_takes_none() -> None:
     newer = run(Model, 4, 16, 32, 32)
     assert of(newer, libraries.COLUMNS) == []
     assert len(of(newer, libraries.CONVOLUTION)) == 6
+
+
+def test_without_cudnn_a_convolution_of_one_point_unfolds_only_backward() -> None:
+    off = Stack(torch=(2, 6), cudnn=False)
+
+    def phases(**options: Any) -> set[str]:
+        trace = run(lambda: nn.Conv2d(16, 8, 1, **options), 4, 16, 32, 32, stack=off)
+        return {trace.events[i].phase.split()[-1] for i, _ in of(trace, libraries.COLUMNS)}
+
+    assert phases() == {"backward"}
+    assert phases(stride=2) == phases(padding=1) == {"forward", "backward"}
+
+
+def test_what_has_one_dimension_is_unfolded_as_well() -> None:
+    trace = run(lambda: nn.Conv1d(16, 8, 3), 4, 16, 34, stack=Stack(torch=(2, 6), cudnn=False))
+    assert {size for _, size in of(trace, libraries.COLUMNS)} == {16 * 3 * 32 * 4}
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "channels", "by_cudnn"),
+    [(3, 1, 32, True), (7, 1, 32, False), (3, 1, 16, False), (3, 2, 64, False), (3, 2, 512, True)],
+)
+def test_depthwise_convolutions_in_half_types_are_cudnns_by_their_filter_and_stride(
+    size: int, stride: int, channels: int, by_cudnn: bool
+) -> None:
+    def model() -> nn.Module:
+        inner = nn.Conv2d(channels, channels, size, stride, groups=channels).half()
+        return nn.Sequential(Half(), inner)
+
+    trace = run(model, 2, channels, 16, 16)
+    assert bool(of(trace, libraries.CONVOLUTION)) is by_cudnn
+
+
+class Half(nn.Module):
+    """To half precision."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.half()
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x: torch.mm(x, x, out=torch.empty_like(x)),
+        lambda x: x.clone().addmm_(x, x),
+        lambda x: torch.bmm(x[None], x[None], out=torch.empty_like(x[None])),
+    ],
+)
+def test_every_form_of_a_product_asks_for_the_workspace(product: Any) -> None:
+    workload = Workload(
+        build=lambda: None, batch=lambda: torch.randn(32, 32, device="cuda"), step=lambda _, x: product(x)
+    )
+    trace = traced(workload, devices.find("nvidia-t4"), steps=2, threads=1, stack=Stack())
+    assert [size for _, size in of(trace, libraries.CUBLAS)] == [8_519_680]
+
+
+def test_short_rows_are_sorted_in_place() -> None:
+    def scratch(*shape: int, **dim: int) -> list[int]:
+        workload = Workload(
+            build=lambda: None,
+            batch=lambda: torch.randn(*shape, device="cuda"),
+            step=lambda _, x: x.sort(**dim),
+        )
+        trace = traced(workload, devices.find("nvidia-t4"), steps=1, threads=1, stack=Stack())
+        return [size for _, size in of(trace, libraries.SORT)]
+
+    assert scratch(5000, 10) == [] == scratch(10, 5000, dim=0)
+    assert scratch(10, 5000) == scratch(5000, 10, dim=0) == [10 * 5000 * 12]
 
 
 def test_attention_in_bfloat16_is_written_out_below_8_0() -> None:
@@ -282,6 +362,16 @@ def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libr
         image=(side, side),
         batch=batch,
     )
+
+
+@pytest.mark.parametrize(("dilation", "kinds"), [(1, 3), (2, 6)])
+def test_convolutions_that_differ_by_dilation_are_searched_apart(dilation: int, kinds: int) -> None:
+    def model() -> nn.Module:  # the first of three has no gradient of its data
+        widened = nn.Conv2d(8, 8, 3, padding=dilation, dilation=dilation)
+        return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)), widened)
+
+    trace = run(model, 2, 8, 32, 32, stack=Stack(torch=(2, 6), cudnn_benchmark=True))
+    assert len(trace.cache_releases) == kinds
 
 
 def test_an_option_switches_the_search_on() -> None:

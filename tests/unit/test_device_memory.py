@@ -169,6 +169,36 @@ def test_a_share_of_the_card_is_allowed_and_none_of_it_is_enough_for_nothing() -
     assert device_memory(ONE_AFTER_OTHER, card(GIB), Stack(), none).fits.verdict == "no"
 
 
+def test_the_share_is_one_of_the_whole_card_and_limits_what_is_reserved() -> None:
+    # 100 MiB of 250 are the context's. A share of 0.45 allows 112 MiB: one tensor, the other given back.
+    less = parse_cuda_settings("per_process_memory_fraction:0.45")
+    on_card = device_memory(ONE_AFTER_OTHER, card(250 * MIB), Stack(), less)
+    assert on_card.device.expected == 200 * MIB  # 160 are reserved where all is allowed
+    assert on_card.least.expected == pytest.approx(100 / 0.45 * MIB, rel=0.01)
+    assert on_card.fits.verdict == "yes"
+    # A share that all but the context exceeds changes nothing.
+    most = parse_cuda_settings("per_process_memory_fraction:0.9")
+    assert device_memory(ONE_AFTER_OTHER, card(GIB), Stack(), most).least.expected == pytest.approx(
+        200 * MIB, rel=0.01
+    )
+
+
+def test_garbage_is_collected_where_a_share_of_the_card_is_set() -> None:
+    conf = "per_process_memory_fraction:0.9,garbage_collection_threshold:0.05"
+    on_card = device_memory(ONE_AFTER_OTHER, card(GIB), Stack(), parse_cuda_settings(conf))
+    assert on_card.device.expected == 200 * MIB
+
+
+def test_no_more_is_needed_than_what_is_taken_with_all_workspaces() -> None:
+    # Six tensors of 7 MiB fit the workspace's segment of 42; without it they lie in three of 20 MiB.
+    tensors = [(f"t{n}", 7 * MIB) for n in range(6)]
+    scratch = {"w": Scratch(libraries.CONVOLUTION, 0, 42 * MIB)}
+    taken = trace(("w", 42 * MIB), ("w", -42 * MIB), *tensors, scratch=scratch)
+    assert least_reserved(giving_way(taken), SETTINGS) == 60 * MIB
+    on_card = device_memory(taken, card(GIB), Stack(), SETTINGS)
+    assert on_card.least.expected == on_card.device.expected == 142 * MIB
+
+
 @pytest.mark.parametrize("side", ["low", "expected", "high"])
 def test_sides_are_in_order(side: str) -> None:
     scratch = {"w": Scratch("cudnn convolution", 0, 64 * MIB)}

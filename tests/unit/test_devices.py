@@ -73,6 +73,7 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD + "colour = 'red'", "colour"),
         (CARD.replace("40", "-40"), "multiprocessors = -40"),
         (CARD + CARD, "one [[device]] table"),
+        ("device = [1]", "one [[device]] table"),
         ("not toml", "not TOML"),
         (CARD + "kind = 'cpu'", "only cards"),
     ],
@@ -143,6 +144,9 @@ def test_cublas_workspaces_by_architecture_and_version() -> None:
     assert libraries.cublas_bytes((12, 0), newest) == 32 * MIB
     assert libraries.cublas_bytes((12, 0), Stack(torch=(2, 6))) == 8_519_680
     assert libraries.cublas_bytes((8, 0), Stack(cublas_workspace_config=":0:0")) == 0
+    assert libraries.cublas_bytes((8, 0), Stack(torch=(2, 0))) == 8_519_680
+    assert libraries.cublas_bytes((8, 0), Stack(torch=(1, 13))) == 4 * MIB
+    assert libraries.cublas_bytes((8, 0), Stack(torch=(1, 12))) == 0
 
 
 def test_cublaslt_shares_the_workspace_since_torch_2_9() -> None:
@@ -151,8 +155,10 @@ def test_cublaslt_shares_the_workspace_since_torch_2_9() -> None:
     assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_unified=True)) == 0
 
 
-def test_sizes_of_a_workspace_setting_are_added_up() -> None:
-    assert workspace_config_bytes(":4096:2:16:8") == (4096 + 16) * KIB
+def test_sizes_of_a_workspace_setting_count_as_often_as_they_say() -> None:
+    assert workspace_config_bytes(":4096:2:16:8") == 8_519_680  # torch's own default, spelled out
+    assert workspace_config_bytes(":4096:8") == 32 * MIB
+    assert workspace_config_bytes(":16:8") == 128 * KIB
 
 
 @pytest.mark.parametrize("text", ["4096:8", ":4096", "", ":a:b", ":4096:8,"])

@@ -130,7 +130,7 @@ def read_device_file(path: Path) -> Device:
         raise UsageError(f"device file {path} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"device file {path} is not TOML: {error}") from error
-    if not isinstance(tables, list) or len(tables) != 1:
+    if not isinstance(tables, list) or len(tables) != 1 or not isinstance(tables[0], dict):
         raise UsageError(f"device file {path}: write one [[device]] table; docs/devices.md has an example")
     table = {"kind": "cuda", "title": str(tables[0].get("name", "")), **tables[0]}
     try:

@@ -34,7 +34,8 @@ MECHANISMS = {
     "EmbeddingBackwardKernel.cu)",
     ATTENTION: "sums and the query's gradient of efficient attention's backward kernel "
     "(aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)",
-    SORT: "double buffers of a radix sort (CUB, DeviceRadixSort; limits)",
+    SORT: "double buffers of a radix sort of rows above 4,096 (CUB, DeviceRadixSort; limits; "
+    "aten/src/ATen/native/cuda/Sort.h)",
 }
 
 _HALF_BYTES = 2
@@ -46,9 +47,10 @@ def cublas_bytes(capability: tuple[int, int] | None, stack: Stack, *, is_newest_
     """Return the workspace that torch gives to each cuBLAS handle and stream.
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseChosenWorkspaceSize`: 32 MiB on 9.0 in
-    every version seen, on 10.x and 12.x since PR 175344 (February 2026, torch 2.12); before torch
-    1.13 it was 4 MiB, and before 1.11 cuBLAS took its own from the driver (older copies of the file,
-    whose versions are taken from their dates); AMD 32 MiB, 128 MiB on gfx94 and gfx95.
+    every version since 2.0, on 10.x and 12.x since PR 175344 (February 2026, torch 2.12). These sizes
+    came with PR 89027 (November 2022, torch 2.0), after PR 83461 and its re-openings (August to October
+    2022), which took 4 MiB, first asked for a workspace at all: before, cuBLAS took its own from the
+    driver. AMD 32 MiB, 128 MiB on gfx94 and gfx95.
 
     Args:
         capability: Compute capability; None for AMD's cards.
@@ -59,11 +61,11 @@ def cublas_bytes(capability: tuple[int, int] | None, stack: Stack, *, is_newest_
         return workspace_config_bytes(stack.cublas_workspace_config)
     if capability is None:
         return 128 * MIB if is_newest_amd else 32 * MIB
+    if stack.torch < (2, 0):
+        return 0 if stack.torch < (1, 13) else 4 * MIB
     if capability == (9, 0) or (capability[0] in (10, 12) and stack.torch >= (2, 12)):
         return 32 * MIB
-    if stack.torch < (1, 11):
-        return 0
-    return 4 * MIB if stack.torch < (1, 13) else 2 * 4096 * KIB + 8 * 16 * KIB
+    return 2 * 4096 * KIB + 8 * 16 * KIB
 
 
 def cublas_bytes_of(device: Device, stack: Stack) -> int:
@@ -260,7 +262,12 @@ def embedding_backward_bytes(indices: int, rows: int, width: int, index_bytes: i
     return 2 * indices * index_bytes + (3 * segments + partial) * index_bytes + partial * width * 4
 
 
-def sort_bytes(elements: int, itemsize: int) -> Range:
-    """Return the scratch of a sort of `elements` numbers with their places."""
+def sort_bytes(elements: int, itemsize: int, length: int) -> Range:
+    """Return the scratch of a sort of `elements` numbers with their places, in rows of `length`.
+
+    Rows of up to 4,096 are sorted where they lie, in the outputs (cuda/Sort.h `should_use_small_sort`).
+    """
+    if length <= 4096:
+        return Range(low=0, expected=0, high=0)
     pairs = elements * (itemsize + 8)
     return Range(low=0, expected=pairs, high=2 * pairs)

@@ -92,7 +92,7 @@ def parse_version(text: str, what: str) -> tuple[int, int]:
 def workspace_config_bytes(text: str) -> int:
     """Return the bytes that torch takes for a value of CUBLAS_WORKSPACE_CONFIG (`:4096:2:16:8`).
 
-    Torch adds up the sizes and leaves the counts out, unlike cuBLAS itself.
+    Each size counts as often as it says, since PR 89027 (torch 2.0).
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseChosenWorkspaceSize`.
 
@@ -104,4 +104,4 @@ def workspace_config_bytes(text: str) -> int:
         raise UsageError(
             f"CUBLAS_WORKSPACE_CONFIG {text!r}: write :SIZE:COUNT pairs, SIZE in KiB, such as :4096:8"
         )
-    return sum(int(size) for size, _ in pairs) * KIB
+    return sum(int(size) * int(count) for size, count in pairs) * KIB

@@ -28,7 +28,7 @@ def readings() -> Readings:
     Raises:
         MissingError: There is no CUDA device.
     """
-    require_cuda()
+    require_cuda("run this where the GPU is; memgauge devices lists cards that need no measurement")
     index = torch.cuda.current_device()
     before = _used_by_nvml(index)
     device = torch.device("cuda", index)

@@ -7,6 +7,7 @@ back when the convolution returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 PRODUCTS = frozenset(
-    (
-        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.mv.default,
-        aten.addmv.default, aten.dot.default, aten._addmm_activation.default, aten.addbmm.default,
-        aten._scaled_mm.default,
+    getattr(operator, overload)
+    for operator in (
+        aten.mm, aten.addmm, aten.addmm_, aten.bmm, aten.baddbmm, aten.baddbmm_, aten.mv, aten.addmv, aten.addmv_,
+        aten.dot, aten._addmm_activation, aten.addbmm, aten.addbmm_, aten._scaled_mm,
     )
+    for overload in operator.overloads()
 )  # fmt: skip
 _HALF = (torch.float16, torch.bfloat16)
 _CUDNN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -50,7 +52,7 @@ class Libraries:
         self._mode = mode
         self._card = card
         self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
-        self._searched: set[Convolution] = set()
+        self._searched: set[tuple[Convolution, str]] = set()
         self._transform_bytes = 0
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -64,7 +66,7 @@ class Libraries:
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
 
-    def after(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what an operator takes once its outputs are there, and gives back before it returns."""
         if func is aten.addmm.default and args[0].dim() == 1:
             size = libraries.cublaslt_bytes(self._card.stack)
@@ -77,8 +79,10 @@ class Libraries:
             self.pass_by(libraries.EMBEDDING, Range(low=size, expected=size, high=size))
         elif func is aten._scaled_dot_product_efficient_attention_backward.default:
             self._attention_backward(args[1], args[3])
-        elif func in (aten.sort.default, aten.sort.stable, aten.argsort.default):
-            self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize))
+        elif func in (aten.sort.default, aten.sort.stable):
+            dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
+            length = args[0].shape[dim] if args[0].dim() else 1
+            self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
 
     def _attention_backward(self, query: torch.Tensor, value: torch.Tensor) -> None:
         batch, heads, rows, size = query.shape
@@ -107,11 +111,15 @@ class Libraries:
 
     # -- convolution ---------------------------------------------------------------------------------
 
-    def convolve(self, call: Convolution) -> None:
-        """Note the workspace of one call of cuDNN, and of the search before the first of its kind."""
+    def convolve(self, call: Convolution, padding: Any, dilation: Any) -> None:
+        """Note the workspace of one call of cuDNN, and of the search before the first of its kind.
+
+        Kinds differ by padding and dilation as well (cudnn/ConvShared.h `ConvolutionParams`).
+        """
+        kind = call, f"{tuple(padding)} {tuple(dilation)}"
         size = libraries.convolution_bytes(call, self._card.multiprocessors)
-        if torch.backends.cudnn.benchmark and call not in self._searched:
-            self._searched.add(call)
+        if torch.backends.cudnn.benchmark and kind not in self._searched:
+            self._searched.add(kind)
             self.pass_by(libraries.SEARCH, size)
             self._mode.release_cache()
             self._warn_of_transforms(call)
@@ -129,13 +137,23 @@ class Libraries:
         """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
         if not self._card.is_nvidia:
             return Rate.EQUAL
-        allows = dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+        allows = dtype is torch.float32 and _convolves_in_tf32()
         return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
         self.before(aten.mm.default, ())
         self.pass_by(libraries.COLUMNS, Range(low=columns, expected=columns, high=columns))
+
+
+def _convolves_in_tf32() -> bool:
+    """Return whether convolutions of float32 may use TF32, asked as torch 2.9 and newer want it where they do.
+
+    `allow_tf32` raises there once convolutions and recurrent layers differ (torch/backends/cudnn).
+    """
+    flags = torch.backends.cudnn
+    newer = getattr(flags, "conv", None)
+    return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
 
 
 def convolution(
@@ -151,15 +169,17 @@ def convolution(
     func = aten.convolution.default
     arguments = (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     specs = output_specs(func, rule_of(func), arguments, {})
-    kernel = kernel_of(input, weight, groups, dilation, transposed)
+    kernel = kernel_of(input, weight, groups, stride, dilation, transposed)
     form = layout_of(input, weight) if kernel is Kernel.CUDNN else torch.contiguous_format
     with _fitting(mode, form, input, weight):
         result = mode.make(_laid(specs, form))
         if kernel is Kernel.CUDNN:
             direction = "data" if transposed else "forward"
-            mode.libraries.convolve(_call(mode, direction, input, weight, result, groups, stride, transposed))
+            call = _call(mode, direction, input, weight, result, groups, stride, transposed)
+            mode.libraries.convolve(call, padding, dilation)
         elif kernel is Kernel.UNFOLDED:
-            mode.libraries.unfold(columns_bytes(weight, result))
+            is_product = max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
+            mode.libraries.unfold(0 if is_product else columns_bytes(weight, result))
     return result
 
 
@@ -177,7 +197,7 @@ def convolution_backward(
         grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask,
     )  # fmt: skip
     specs = output_specs(func, rule_of(func), arguments, {})
-    kernel = kernel_of(input, weight, groups, dilation, transposed)
+    kernel = kernel_of(input, weight, groups, stride, dilation, transposed)
     form = layout_of(input, weight) if kernel is Kernel.CUDNN else torch.contiguous_format
     results: list[Any] = [None, None, None]
     with _fitting(mode, form, input, weight, grad):
@@ -186,9 +206,8 @@ def convolution_backward(
                 continue
             results[place] = mode.make(_laid(specs[place], form))
             if kernel is Kernel.CUDNN:
-                mode.libraries.convolve(
-                    _call(mode, direction, input, weight, grad, groups, stride, transposed)
-                )
+                call = _call(mode, direction, input, weight, grad, groups, stride, transposed)
+                mode.libraries.convolve(call, padding, dilation)
             elif kernel is Kernel.UNFOLDED:
                 mode.libraries.unfold(columns_bytes(weight, grad))
         if mask[2]:
@@ -205,24 +224,45 @@ class Kernel(Enum):
 
 
 def kernel_of(
-    input: torch.Tensor, weight: torch.Tensor, groups: int, dilation: Any, transposed: bool
+    input: torch.Tensor, weight: torch.Tensor, groups: int, stride: Any, dilation: Any, transposed: bool
 ) -> Kernel:
     """Return who convolves.
 
     Source: native/Convolution.cpp `_select_conv_backend`, `use_cudnn`, `use_cudnn_depthwise`: float32
     in the ordinary layout is depthwise convolved by torch itself; half types by cuDNN under
-    conditions on the workload, of which the main one (32 channels and more, no dilation) is kept
-    here. bfloat16 is for cuDNN from 8.0 on (CUDAHooks.cpp `supportsBFloat16ConvolutionWithCuDNNv8`).
+    conditions on the workload (`_depthwise_by_cudnn`). What has one dimension is convolved as a
+    picture one point high (`view4d`). bfloat16 is for cuDNN from 8.0 on (CUDAHooks.cpp `supportsBFloat16ConvolutionWithCuDNNv8`).
     """
     channels = input.shape[1]
     depthwise = not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
     if not _cudnn_takes(input):
-        plain = input.dim() == 4 and not transposed and not depthwise
+        plain = input.dim() in (3, 4) and not transposed and not depthwise
         return Kernel.UNFOLDED if plain else Kernel.OTHER
     if not depthwise or layout_of(input, weight) is not torch.contiguous_format:
         return Kernel.CUDNN
-    half = input.dtype in _HALF and channels >= 32 and all(d == 1 for d in dilation)
-    return Kernel.CUDNN if half and input.dim() == 4 else Kernel.OTHER
+    return Kernel.CUDNN if _depthwise_by_cudnn(input, weight, stride, dilation) else Kernel.OTHER
+
+
+def _depthwise_by_cudnn(input: torch.Tensor, weight: torch.Tensor, stride: Any, dilation: Any) -> bool:
+    """Return whether cuDNN's depthwise kernels are taken in the ordinary layout.
+
+    Source: native/Convolution.cpp `use_cudnn_depthwise`, `check_cudnn_depthwise_workload_with_filter`.
+    """
+    channels, width, filter_, step = input.shape[1], input.shape[-1], weight.shape[-1], stride[-1]
+    if input.dtype not in _HALF or channels < 32 or any(d != 1 for d in dilation) or input.dim() == 5:
+        return False
+    if input.dim() == 3 and step == 1:
+        return True
+    square = input.dim() == 4 and weight.shape[-2] == filter_ and stride[0] == step
+    if not square or filter_ not in (1, 3, 5) or width < 7 or step > 2:
+        return False
+    if step == 1:
+        return True
+    if input.shape[0] == 1:
+        return filter_ > 1 or width <= 28
+    if filter_ == 1:
+        return input.shape[0] <= 16 and channels >= 128 and width <= 7
+    return channels >= 512 or (channels >= 256 and width >= 28)
 
 
 def _cudnn_takes(input: torch.Tensor) -> bool:
@@ -238,9 +278,9 @@ def columns_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
     """Return the patches of one picture side by side, of one group's channels.
 
     Source: native/cuda/ConvolutionMM2d.cu `slow_conv2d_forward`, `slow_conv2d_backward`: one such
-    tensor for the whole batch, also for kernels of one point.
+    tensor for the whole batch; for kernels of one point only backward (`requires_columns`).
     """
-    places = result.shape[2] * result.shape[3]
+    places = math.prod(result.shape[2:])
     return weight[0].numel() * places * result.itemsize
 
 

@@ -79,12 +79,12 @@ class CudaPhantomMode(PhantomMode):
                 self.libraries.before(func, args)
                 result = super().__torch_dispatch__(func, types, args, kwargs)
                 if result is not NotImplemented:
-                    self._as_operator(func, self._scratch_after, (func, args, result), {})
+                    self._as_operator(func, self._scratch_after, (func, args, kwargs), {})
                 return result
             return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _scratch_after(self, mode: Any, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        self.libraries.after(func, args, result)
+    def _scratch_after(self, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.libraries.after(func, args, kwargs)
 
     def _as_operator(self, func: Any, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self._ledger.operator = self._ledger.operator, func._schema.name.replace("::", ".")

@@ -55,15 +55,15 @@ def cuda_run(workload: Workload, *, steps: int) -> tuple[Trace, dict[str, Any]]:
     return trace, peaks(torch.cuda.memory_stats()) | device_peak(device.index)
 
 
-def require_cuda() -> None:
-    """Check that there is a CUDA device.
+def require_cuda(instead: str = "measure with --device cpu, or estimate instead") -> None:
+    """Check that there is a CUDA device; the error says what to do `instead`.
 
     Raises:
         MissingError: There is none; the message says why.
     """
     if not torch.cuda.is_available():
         reason = "this torch has no CUDA" if torch.version.cuda is None else "no usable GPU was found"
-        raise MissingError(f"no CUDA device here ({reason}); measure with --device cpu, or estimate instead")
+        raise MissingError(f"no CUDA device here ({reason}); {instead}")
 
 
 def in_order(history: Sequence[Mapping[str, Any]], mark_times_us: Sequence[int]) -> Iterator[int | Found]:

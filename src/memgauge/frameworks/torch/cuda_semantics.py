@@ -18,6 +18,7 @@ differences with their sources is docs/cuda-semantics.md.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +88,12 @@ def _switch_cudnn(patches: Patches, stack: Stack) -> None:
         "deterministic": stack.cudnn_deterministic,
         "allow_tf32": stack.tf32,
     }
+    for kind in (getattr(flags, name, None) for name in ("conv", "rnn")):  # torch 2.9 and newer
+        if kind is not None:
+            patches.callback(setattr, kind, "fp32_precision", kind.fp32_precision)
     for name, value in asked.items():
-        patches.callback(setattr, flags, name, getattr(flags, name))
+        with contextlib.suppress(RuntimeError):  # `allow_tf32` cannot be read where those two differ
+            patches.callback(setattr, flags, name, getattr(flags, name))
         if value is not None:
             setattr(flags, name, value)
 
