@@ -20,7 +20,7 @@ class Case:
 
     Attributes:
         key: Names the row within its set; results are resumed by it.
-        family: Architectures that belong together; never divided between the halves.
+        family: Models whose names begin alike; never divided between the halves.
         workload: Makes what was run, by the set's protocol.
         alone: The same for predictors that know no GPU; `workload` where nothing differs.
         device, stack: Where it ran.
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def half(self) -> str:
-        """Return the half of the set: by a hash of the family, so that no architecture is in both."""
+        """Return the half of the set: by a hash of the family."""
         return half_of(self.family)
 
 
@@ -54,6 +54,9 @@ def half_of(family: str) -> str:
 
 
 def family_of(model: str) -> str:
-    """Return the letters that a model's name begins with: `resnetv` for `resnetv2_50`, `vit`, `swin`."""
+    """Return the letters that a model's name begins with: `resnetv` for `resnetv2_50`, `vit`, `swin`.
+
+    A relative under another name is another family: `tf_efficientnet_b0` and `efficientnet_b0`.
+    """
     found = re.match(r"[a-z]+", model.rpartition("/")[2].lower())
     return found.group() if found else model

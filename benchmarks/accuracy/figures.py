@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memgauge.device_memory import placement_bytes, widened
+from memgauge.device_memory import placement_bytes, widened, within_card
 from memgauge.records import Range, Uncertainty
 
 Row = dict[str, Any]
@@ -72,9 +72,10 @@ def estimate_range(row: Row, kind: str, beside: int, beside_spread: int = 0) -> 
         parts.append(
             Uncertainty(source="context", low_bytes=beside_spread, high_bytes=beside_spread, basis="")
         )
-        expected = min(expected + beside, max(row["usable"], row["allocated"] + beside))
-    elif kind == "reserved":
-        expected += beside
+        fits = max(row["usable"], row["allocated"] + beside)  # cached blocks give way where the card ends
+        return within_card(widened(min(expected + beside, fits), tuple(parts), at_least=0), row["usable"])
+    if kind == "reserved":
+        return widened(expected + beside, tuple(parts), at_least=row["allocated"])
     return widened(expected, tuple(parts), at_least=0)
 
 

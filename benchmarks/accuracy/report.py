@@ -291,7 +291,8 @@ writes this page and the picture; cases run in the order of a hash of their keys
 Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock), torch 2.13.0+cpu, timm 1.0.31, transformers 5.23.0, 2026-11-21.
 
 Each set is divided by family of architectures (the letters that a model's name begins with; for xMem the model,
-for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Mechanisms and the
+for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Relatives under other
+names may be on either side (`tf_efficientnet` and `efficientnet`, `swinv` and `swin`). Mechanisms and the
 widths of ranges were found on build halves; the report halves only report, with two exceptions: rows of both
 halves of xMem's set were looked at while its protocol (what version 4.51 of transformers does) was read, and
 its report half, which has all of its convolutional networks, contradicted copies for TF32 on consumer cards; the

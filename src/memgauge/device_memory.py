@@ -121,7 +121,7 @@ def device_memory(
     on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
     device = widened(beside.expected + reserved, parts, at_least=0)
     if usable is not None:
-        device = _within(device, usable.bytes)
+        device = within_card(device, usable.bytes)
     need = widened(
         beside.expected + least,
         (parts[0], msgspec.structs.replace(parts[2], low_bytes=lacking, high_bytes=lacking)),
@@ -332,7 +332,7 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
     )
 
 
-def _within(figure: Range, capacity: int) -> Range:
+def within_card(figure: Range, capacity: int) -> Range:
     """Cut the high end at the card's memory where the expected value is below it."""
     if figure.expected > capacity:
         return figure

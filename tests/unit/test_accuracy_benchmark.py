@@ -24,7 +24,7 @@ def folder(tmp_path: Path, name: str, text: str) -> Path:
     return tmp_path
 
 
-def test_an_architecture_is_never_in_both_halves() -> None:
+def test_a_family_is_never_in_both_halves() -> None:
     assert family_of("resnetv2_50x1_bit") == "resnetv"
     assert family_of("vit_base_patch16_224") == family_of("vit_tiny_patch16_224") == "vit"
     assert family_of("EleutherAI/gpt-neo-125M") == "gpt"
