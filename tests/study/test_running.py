@@ -20,7 +20,7 @@ from places import HEAD, ONE, TARGET, Place
 from memgauge.cli.study_progress import StudyProgress
 from memgauge.errors import MissingError, UsageError
 from memgauge.storage import RunFile
-from memgauge.study.database import url_of
+from memgauge.study.database import open_storage, shown, url_of
 from memgauge.study.file import parse
 from memgauge.study.harvest import with_run_file
 from memgauge.study.isolation import background
@@ -101,6 +101,19 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Plac
 def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
     ran.study(TWO, HEAD.replace("threads = 1", "threads = 2"))
     assert "run with 1 since it began" in ran.memgauge("study", "run", "study.toml", code=2)
+
+
+def test_a_database_that_no_ledger_can_be_is_refused_by_its_own_name() -> None:
+    with pytest.raises(UsageError, match="mysql://me@host/x: a ledger is a path or postgresql://"):
+        open_storage("mysql://me:secret@host/x")
+    assert shown(url_of("postgresql://me:secret@host/x")) == "postgresql://me@host/x"
+
+
+def test_a_study_that_was_refused_before_any_trial_may_be_corrected(place: Place) -> None:
+    place.study(ONE.replace("steps = 1", "steps = 2") + "[fixed]\nbatch_sise = 8\n")
+    assert "batch_size" in place.memgauge("study", "run", "study.toml", code=2)
+    place.study(ONE)
+    assert "1 trial: 1 done" in place.memgauge("study", "run", "study.toml")
 
 
 def test_while_a_trial_runs_the_waiting_ones_are_left_alone(tmp_path: Path) -> None:

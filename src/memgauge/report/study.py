@@ -15,6 +15,7 @@ from rich.text import Text
 from memgauge.errors import UsageError, nearest
 from memgauge.report.tables import grid, plain
 from memgauge.study.analysis.records import Analysis, FigureAnalysis
+from memgauge.study.analysis.words import count
 from memgauge.study.records import FIGURES, STATUSES, Baseline, Predicted, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
@@ -162,7 +163,7 @@ def study_view(study: StudyRecord, trials: Sequence[Trial], most: int | None) ->
     head = Text(study.name, style="bold")
     told = ", ".join(f"{counts[s]:,} {s}" for s in STATUSES if counts[s])
     disturbed = sum(t.is_disturbed for t in study.trials)
-    line = f"{len(study.trials):,} trials: {told}" if study.trials else "no trial yet"
+    line = f"{count(len(study.trials), 'trial')}: {told}" if study.trials else "no trial yet"
     if disturbed:
         line += f"; {disturbed:,} disturbed by other work (memgauge study run … --repeat-disturbed)"
     parts: list[RenderableType] = [head, Text(line), ""]
