@@ -19,6 +19,7 @@ from places import HEAD, ONE, TARGET, Place
 
 from memgauge.cli.study_progress import StudyProgress
 from memgauge.errors import MissingError, UsageError
+from memgauge.report.study import chosen
 from memgauge.storage import RunFile
 from memgauge.study.database import open_storage, shown, url_of
 from memgauge.study.file import parse
@@ -30,7 +31,7 @@ from memgauge.study.merge import open_study
 from memgauge.study.order import Order
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
-from memgauge.study.records import StudyRecord, Trial
+from memgauge.study.records import Predicted, StudyRecord, Trial
 from memgauge.study.runner import Runner
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
@@ -101,6 +102,36 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Plac
 def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
     ran.study(TWO, HEAD.replace("threads = 1", "threads = 2"))
     assert "run with 1 since it began" in ran.memgauge("study", "run", "study.toml", code=2)
+
+
+def test_the_estimate_of_a_deep_network_reaches_the_run_file(place: Place) -> None:
+    many = "*[torch.nn.Identity() for _ in range(1500)], torch.nn.Linear(width, 4)"
+    (place.folder / "target.py").write_text(TARGET.replace("torch.nn.Linear(width, 4)", many))
+    place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    (trial,) = read(place).trials
+    with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
+        assert len(str(run.document("estimate"))) > 128 * 1024  # longer than one argument of a command may be
+
+
+def test_the_table_is_sorted_by_its_own_headings() -> None:
+    trials = [
+        Trial(
+            number=i,
+            params={},
+            status="done",
+            seconds=s,
+            predicted=Predicted(host_expected_bytes=b),
+            figures={"peak_resident_bytes": r},
+        )
+        for i, (s, b, r) in enumerate([(2.0, 1, 7), (1.0, 3, 8), (3.0, 2, 6)])
+    ]
+    study = StudyRecord(name="made", file={}, trials=trials)
+    found = {
+        h: [t.number for t in chosen(study, h, False, None)]
+        for h in ("time", "predicted", "resident", "trial")
+    }
+    assert found == {"time": [1, 0, 2], "predicted": [0, 2, 1], "resident": [2, 0, 1], "trial": [0, 1, 2]}
 
 
 def test_a_database_that_no_ledger_can_be_is_refused_by_its_own_name() -> None:

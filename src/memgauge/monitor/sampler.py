@@ -53,7 +53,8 @@ class Sampler:
 
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
-            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`.
+            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
+            (moved into the run file).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -87,8 +88,10 @@ class Sampler:
         self._signals = launch.Signals()
         self._writer = RunWriter(Path(config["file"]), self._header(), replace=bool(config.get("overwrite")))
         self._notes = Notes(self._writer, self._clock)
-        if config.get("estimate"):
-            self._writer.set_document("estimate", config["estimate"])
+        if config.get("estimate_file"):
+            estimate = Path(config["estimate_file"])
+            self._writer.set_document("estimate", estimate.read_text())
+            estimate.unlink(missing_ok=True)
         owners = {0, os.getuid(), os.geteuid(), *_owner_of(pid)}
         self._listener = Listener(pid, owners)
         if self._listener.attached_is_taken:

@@ -28,6 +28,12 @@ _SHORT = {
     "peak_process_device_bytes": "device",
     "average_system_used_bytes": "system, average",
 }
+_ALSO_SHORT = {  # the table's other headings, by their columns in the CSV
+    "number": "trial",
+    "seconds": "time",
+    "status": "state",
+    "predicted_host_expected_bytes": "predicted",
+}
 _IN_TABLE = (
     "peak_resident_bytes",
     "peak_allocated_bytes",
@@ -91,8 +97,8 @@ def chosen(study: StudyRecord, sort: str | None, descending: bool, status: str |
     if sort is None:
         return trials
     columns = _columns(study.trials)
-    short = {v: k for k, v in _SHORT.items()}
-    name = short.get(sort, sort)
+    short = {v: k for k, v in (_SHORT | _ALSO_SHORT).items()}
+    name = sort if sort in columns else short.get(sort, sort)
     if name not in columns:
         raise UsageError(
             f"--sort {sort}: there is no such column{nearest(sort, columns)}; there are {', '.join(columns)}"
