@@ -29,10 +29,13 @@ from memgauge.study.ledger import Ledger
 from memgauge.study.local import Local
 from memgauge.study.merge import open_study
 from memgauge.study.order import Order
+from memgauge.study.plan import Subject
+from memgauge.study.predictor import Question, answer
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
 from memgauge.study.records import Predicted, StudyRecord, Trial
 from memgauge.study.runner import Runner
+from memgauge.training import Training
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
 
@@ -112,6 +115,18 @@ def test_the_estimate_of_a_deep_network_reaches_the_run_file(place: Place) -> No
     (trial,) = read(place).trials
     with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
         assert len(str(run.document("estimate"))) > 128 * 1024  # longer than one argument of a command may be
+
+
+def test_the_prediction_holds_the_data_a_second_time_where_they_are_fed_as_one_tensor() -> None:
+    def expected(feed: str) -> int:
+        training = Training(data="dt1", model="torres-cnn", options={"feed": feed})
+        found = answer(
+            Question(subject=Subject(training=training, threads=1), baseline_bytes=10**9)
+        ).predicted
+        assert found.host_expected_bytes is not None
+        return found.host_expected_bytes
+
+    assert expected("arrays") - expected("batches") == 60_000 * 32 * 32 * 3 * 4
 
 
 def test_the_table_is_sorted_by_its_own_headings() -> None:
