@@ -19,6 +19,7 @@ from jobs import MIB, Job, memgauge, ticks, until
 from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
+from memgauge.report.panels import RunCurves, device_panels, memory_panel
 from memgauge.storage import Mark, PeakRow, RunFile, RunWriter
 
 PHASES = """
@@ -271,3 +272,17 @@ def test_a_control_group_is_shown_if_it_is_the_jobs(
     run("report", str(path), "-o", str(tmp_path / "a.html"))
     tables = re.sub(r"<script.*?</script>", "", (tmp_path / "a.html").read_text(), flags=re.S)
     assert ("control group" in tables) is is_shown
+
+
+def test_what_tensorflow_holds_on_the_cpu_is_drawn_with_host_memory(tmp_path: Path) -> None:
+    with_marks = tmp_path / "run.mg"
+    writer = RunWriter(with_marks, {"interval_ns": 10**8})
+    for time_us, framework, device in ((1, "tensorflow", "CPU:0"), (2, "torch", 0)):
+        facts = {"framework": framework, "device": device, "allocated_bytes": 2**20}
+        writer.add_mark(time_us, 7, "end", "build", None, facts)
+    writer.close()
+    with RunFile(with_marks) as run:
+        data = RunCurves(run)
+        host, gpu = memory_panel(data), device_panels(data)[0]
+    assert [name for name, _, _ in host.curves] == ["tensorflow, allocated, at marks"]
+    assert [name for name, _, _ in gpu.curves] == ["torch, allocated, at marks"]

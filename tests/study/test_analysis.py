@@ -209,6 +209,27 @@ def test_an_interaction_is_told_and_only_where_there_is_one() -> None:
     assert "depends on the other" not in told(lambda w, d: 9 * w + 9 * d)
 
 
+def test_what_does_nothing_alone_is_named_with_what_it_depends_on() -> None:
+    source = np.random.default_rng(5)
+    rows: list[tuple[Params, float]] = []
+    for i in range(64):  # balanced: alone neither of them moves anything
+        a, b = i % 4, "xy"[i // 4 % 2]
+        memory = 1e8 + 1e7 * ((a > 1) != (b == "x")) + source.normal(0, 1e5)
+        rows.append(({"a": a, "b": b, "c": float(source.random())}, memory))
+    found = analyse(made(rows), [FIGURE]).conclusion
+    assert any("depends on the other: a × b" in line for line in found)
+    told = {name: line for name in "abc" for line in found if f", {name}: " in line}
+    assert "on its own, but see a × b" in told["a"] and "on its own, but see a × b" in told["b"]
+    assert "but see" not in told["c"]
+    assert any("nothing that was varied stands out on its own" in line for line in found)
+
+
+def test_medians_are_listed_in_the_order_of_the_values() -> None:
+    rows: list[tuple[Params, float]] = [({"batch": b}, 1e8 + b) for b in (16, 4, 8, 8, 4, 16)]
+    (_, medians) = analyse(made(rows), [FIGURE]).conclusion
+    assert medians.index("; 4:") < medians.index(", 8:") < medians.index(", 16:")
+
+
 def test_what_others_did_is_no_driver_without_a_warning_and_no_formula() -> None:
     source = np.random.default_rng(3)
     figure = "average_system_used_bytes"

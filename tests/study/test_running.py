@@ -19,8 +19,9 @@ from places import HEAD, ONE, TARGET, Place
 
 from memgauge.cli.study_progress import StudyProgress
 from memgauge.errors import MissingError, UsageError
+from memgauge.report.study import chosen
 from memgauge.storage import RunFile
-from memgauge.study.database import url_of
+from memgauge.study.database import open_storage, shown, url_of
 from memgauge.study.file import parse
 from memgauge.study.harvest import with_run_file
 from memgauge.study.isolation import background
@@ -28,10 +29,13 @@ from memgauge.study.ledger import Ledger
 from memgauge.study.local import Local
 from memgauge.study.merge import open_study
 from memgauge.study.order import Order
+from memgauge.study.plan import Subject
+from memgauge.study.predictor import Question, answer
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
-from memgauge.study.records import StudyRecord, Trial
+from memgauge.study.records import Predicted, StudyRecord, Trial
 from memgauge.study.runner import Runner
+from memgauge.training import Training
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
 
@@ -101,6 +105,61 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Plac
 def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
     ran.study(TWO, HEAD.replace("threads = 1", "threads = 2"))
     assert "run with 1 since it began" in ran.memgauge("study", "run", "study.toml", code=2)
+
+
+def test_the_estimate_of_a_deep_network_reaches_the_run_file(place: Place) -> None:
+    many = "*[torch.nn.Identity() for _ in range(1500)], torch.nn.Linear(width, 4)"
+    (place.folder / "target.py").write_text(TARGET.replace("torch.nn.Linear(width, 4)", many))
+    place.study(ONE)
+    place.memgauge("study", "run", "study.toml")
+    (trial,) = read(place).trials
+    with RunFile(place.folder / "try.study" / str(trial.run_file)) as run:
+        assert len(str(run.document("estimate"))) > 128 * 1024  # longer than one argument of a command may be
+
+
+def test_the_prediction_holds_the_data_a_second_time_where_they_are_fed_as_one_tensor() -> None:
+    def expected(feed: str) -> int:
+        training = Training(data="dt1", model="torres-cnn", options={"feed": feed})
+        found = answer(
+            Question(subject=Subject(training=training, threads=1), baseline_bytes=10**9)
+        ).predicted
+        assert found.host_expected_bytes is not None
+        return found.host_expected_bytes
+
+    assert expected("arrays") - expected("batches") == 60_000 * 32 * 32 * 3 * 4
+
+
+def test_the_table_is_sorted_by_its_own_headings() -> None:
+    trials = [
+        Trial(
+            number=i,
+            params={},
+            status="done",
+            seconds=s,
+            predicted=Predicted(host_expected_bytes=b),
+            figures={"peak_resident_bytes": r},
+        )
+        for i, (s, b, r) in enumerate([(2.0, 1, 7), (1.0, 3, 8), (3.0, 2, 6)])
+    ]
+    study = StudyRecord(name="made", file={}, trials=trials)
+    found = {
+        h: [t.number for t in chosen(study, h, False, None)]
+        for h in ("time", "predicted", "resident", "trial")
+    }
+    assert found == {"time": [1, 0, 2], "predicted": [0, 2, 1], "resident": [2, 0, 1], "trial": [0, 1, 2]}
+
+
+def test_a_database_that_no_ledger_can_be_is_refused_by_its_own_name() -> None:
+    with pytest.raises(UsageError, match="mysql://me@host/x: a ledger is a path or postgresql://"):
+        open_storage("mysql://me:secret@host/x")
+    assert shown(url_of("postgresql://me:secret@host/x")) == "postgresql://me@host/x"
+
+
+def test_a_study_that_was_refused_before_any_trial_may_be_corrected(place: Place) -> None:
+    place.study(ONE.replace("steps = 1", "steps = 2") + "[fixed]\nbatch_sise = 8\n")
+    assert "batch_size" in place.memgauge("study", "run", "study.toml", code=2)
+    place.study(ONE)
+    assert "1 trial: 1 done" in place.memgauge("study", "run", "study.toml")
 
 
 def test_while_a_trial_runs_the_waiting_ones_are_left_alone(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ GOOD = '[study]\nname = "a"\ntarget = "t.py:make"\n'
         (GOOD + "[space.x]\nvalues = [99999999999999999999]", "is too large"),
         (GOOD + 'design = "sobol"\ntrials = 2\nseed = -1\n[space.x]\nlow = 0\nhigh = 9', "seed = -1"),
         (GOOD + '[space.x]\nvalues = [1]\n[space.y]\nvalues = [2]\nwhen = "x == 2"', "holds at no point"),
+        (
+            GOOD + 'design = "sobol"\ntrials = 4\n[space.x]\nlow = 1\nhigh = 2\n'
+            '[space.y]\nvalues = [2]\nwhen = "x >= 5"',
+            "holds at no point",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_study_file_is_named(text: str, says: str) -> None:

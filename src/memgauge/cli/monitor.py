@@ -99,9 +99,10 @@ def command(
         "summary": not quiet,
     }
     if estimate is not None:
-        from memgauge.report.json import read_account, to_json
+        from memgauge.report.json import read_account
 
-        config["estimate"] = to_json(read_account(estimate))
+        read_account(estimate)  # what cannot be read is refused before anything starts
+        config["estimate_file"] = str(estimate.resolve())
     if live:
         config["live"] = sys.stderr.isatty()
         config["watch"] = True

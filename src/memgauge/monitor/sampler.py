@@ -49,7 +49,8 @@ class Sampler:
 
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
-            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`.
+            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
+            (moved into the run file).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -80,8 +81,8 @@ class Sampler:
             replace=bool(config.get("overwrite")),
         )
         self._notes = Notes(self._writer, self._clock)
-        if config.get("estimate"):
-            self._writer.set_document("estimate", config["estimate"])
+        if config.get("estimate_file"):
+            self._writer.set_document("estimate", Path(config["estimate_file"]).read_text(encoding="utf-8"))
         self._listener = Listener(pid, {0, os.getuid(), os.geteuid(), *_owner_of(pid, self._system)})
         if self._listener.attached_is_taken:
             self._notes.say(

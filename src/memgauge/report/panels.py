@@ -90,6 +90,7 @@ def memory_panel(data: RunCurves) -> Panel:
         curves.append(
             ("system used", with_gaps(data.lanes["fast"].times_us, values), {"visible": "legendonly"})
         )
+    curves += _at_marks(data, on_cpu=True)
     lines = [
         (f"{p.name}: {format_bytes(p.bytes)} ({p.kind})", float(p.bytes))
         for p in data.summary.peaks
@@ -185,21 +186,25 @@ def device_panels(data: RunCurves) -> tuple[Panel, list[tuple[str, Curve, dict[s
         for way, title in (("received", "in"), ("sent", "out")):
             for values in data.of("fast", f"pcie_{way}_bytes", device.id).values():
                 traffic.append((f"{name}, {title}", rate(fast, values, 20_000), {}))
-    for key in ("allocated_bytes", "reserved_bytes"):
-        points = [
-            (m.time_us / 1e6, m.facts[key]) for m in data.run.marks if isinstance(m.facts.get(key), int)
-        ]
-        if points:
-            np = numpy()
-            times, values = (np.array(column, np.float64) for column in zip(*points, strict=True))
-            memory.append(
-                (
-                    f"torch, {key.removesuffix('_bytes')}, at marks",
-                    Curve(times, values),
-                    {"mode": "lines+markers"},
-                )
-            )
+    memory += _at_marks(data, on_cpu=False)
     return Panel("GPU memory", "B", memory), busy, Panel("PCIe", "B/s", traffic)
+
+
+def _at_marks(data: RunCurves, *, on_cpu: bool) -> list[tuple[str, Curve, dict[str, Any]]]:
+    """Return what the frameworks' own allocators said at the marks, those of the CPU or those of GPUs."""
+    np = numpy()
+    found: list[tuple[str, Curve, dict[str, Any]]] = []
+    for key in ("allocated_bytes", "reserved_bytes"):
+        points: dict[str, list[tuple[float, int]]] = {}
+        for m in data.run.marks:
+            if isinstance(m.facts.get(key), int) and str(m.facts.get("device")).startswith("CPU") == on_cpu:
+                framework = str(m.facts.get("framework", "torch"))
+                points.setdefault(framework, []).append((m.time_us / 1e6, m.facts[key]))
+        for framework, pairs in points.items():
+            times, values = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
+            name = f"{framework}, {key.removesuffix('_bytes')}, at marks"
+            found.append((name, Curve(times, values), {"mode": "lines+markers"}))
+    return found
 
 
 def _processor_panel(data: RunCurves, busy: list[tuple[str, Curve, dict[str, Any]]]) -> Panel:

@@ -15,6 +15,7 @@ from rich.text import Text
 from memgauge.errors import UsageError, nearest
 from memgauge.report.tables import grid, plain
 from memgauge.study.analysis.records import Analysis, FigureAnalysis
+from memgauge.study.analysis.words import count
 from memgauge.study.records import FIGURES, STATUSES, Baseline, Predicted, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
@@ -26,6 +27,12 @@ _SHORT = {
     "peak_reserved_bytes": "reserved",
     "peak_process_device_bytes": "device",
     "average_system_used_bytes": "system, average",
+}
+_ALSO_SHORT = {  # the table's other headings, by their columns in the CSV
+    "number": "trial",
+    "seconds": "time",
+    "status": "state",
+    "predicted_host_expected_bytes": "predicted",
 }
 _IN_TABLE = (
     "peak_resident_bytes",
@@ -90,8 +97,8 @@ def chosen(study: StudyRecord, sort: str | None, descending: bool, status: str |
     if sort is None:
         return trials
     columns = _columns(study.trials)
-    short = {v: k for k, v in _SHORT.items()}
-    name = short.get(sort, sort)
+    short = {v: k for k, v in (_SHORT | _ALSO_SHORT).items()}
+    name = sort if sort in columns else short.get(sort, sort)
     if name not in columns:
         raise UsageError(
             f"--sort {sort}: there is no such column{nearest(sort, columns)}; there are {', '.join(columns)}"
@@ -162,7 +169,7 @@ def study_view(study: StudyRecord, trials: Sequence[Trial], most: int | None) ->
     head = Text(study.name, style="bold")
     told = ", ".join(f"{counts[s]:,} {s}" for s in STATUSES if counts[s])
     disturbed = sum(t.is_disturbed for t in study.trials)
-    line = f"{len(study.trials):,} trials: {told}" if study.trials else "no trial yet"
+    line = f"{count(len(study.trials), 'trial')}: {told}" if study.trials else "no trial yet"
     if disturbed:
         line += f"; {disturbed:,} disturbed by other work (memgauge study run … --repeat-disturbed)"
     parts: list[RenderableType] = [head, Text(line), ""]

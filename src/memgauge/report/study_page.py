@@ -16,6 +16,7 @@ from memgauge.report.study import figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
 from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
+from memgauge.study.analysis.words import count
 from memgauge.study.forecast import said
 from memgauge.study.records import FIGURES, STATUSES, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
@@ -44,7 +45,7 @@ def _sections(study: StudyRecord, analysis: Analysis, lines: Sequence[int] | Non
     counts = Counter(t.status for t in study.trials)
     told = ", ".join(f"{counts[s]:,} {s}" for s in STATUSES if counts[s])
     title = str(study.file.get("study", {}).get("title") or "")
-    yield f"<h1>{escaped(study.name)}</h1><p>{escaped(title)}</p><p>{len(study.trials):,} trials: {told}</p>"
+    yield f"<h1>{escaped(study.name)}</h1><p>{escaped(title)}</p><p>{count(len(study.trials), 'trial')}: {told}</p>"
     yield f"<h2>What it says</h2><ul>{''.join(_conclusion(analysis))}</ul>"
     for text in (*analysis.warnings, *study.notes):
         yield f'<p class="warn">{escaped(text)}</p>'

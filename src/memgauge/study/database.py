@@ -37,6 +37,7 @@ def shown(url: str) -> str:
     if not at or "://" not in head:
         return url.removeprefix(SQLITE)
     scheme, _, login = head.partition("://")
+    scheme = scheme.removesuffix("+psycopg")  # url_of's addition
     return f"{scheme}://{login.split(':')[0]}@{tail}"
 
 
@@ -95,6 +96,10 @@ def open_storage(url: str) -> Any:
     """
     import optuna
 
+    if not url.startswith((SQLITE, "postgresql")):
+        raise UsageError(
+            f"{shown(url)}: a ledger is a path or postgresql://user@host/name, and no other database"
+        )
     arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_S}} if url.startswith("sqlite") else {}
     if url.startswith("postgresql"):
         arguments = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}

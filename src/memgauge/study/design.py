@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from memgauge.errors import UsageError, missing_extra, nearest
 from memgauge.study.records import Params
@@ -17,6 +17,7 @@ from memgauge.study.space import Space
 DESIGNS = ("grid", "random", "sobol", "list")
 MOST_POINTS = 100_000
 _TRIES = 50  # draws per point that is still wanted, before a space counts as exhausted
+_LOOKS = 5_000  # random points among which a condition has to hold somewhere
 
 
 def key_of(params: Params) -> str:
@@ -48,6 +49,9 @@ def points(
         raise UsageError(f'design = "{design}" needs trials = N, the number of points')
     found: dict[str, Params] = {}
     draws = _random(space, seed) if design == "random" else _sobol(space, seed)
+    _refuse_never_tried(
+        space, (space.point(shares) for shares in itertools.islice(_random(space, seed), _LOOKS))
+    )
     size = space.size()
     if min(trials, size) > MOST_POINTS:
         raise UsageError(f"[study] trials = {trials:,}: a study has {MOST_POINTS:,} points at most")
@@ -91,11 +95,21 @@ def _grid(space: Space) -> list[Params]:
             extend({**params, name: value}, rest)
 
     extend({}, list(space.parameters))
-    tried = {name for point in found.values() for name in point}
-    for name, parameter in space.parameters.items():
-        if name not in tried:
-            raise UsageError(f"[space.{name}] when = {parameter.when!r} holds at no point: it is never tried")
+    _refuse_never_tried(space, found.values())
     return list(found.values())
+
+
+def _refuse_never_tried(space: Space, points: Iterable[Params]) -> None:
+    """Refuse a parameter whose condition holds at none of these points."""
+    left = {name for name, parameter in space.parameters.items() if parameter.when is not None}
+    for point in points:
+        left -= set(point)
+        if not left:
+            return
+    for name in space.parameters:
+        if name in left:
+            when = space.parameters[name].when
+            raise UsageError(f"[space.{name}] when = {when!r} holds at no point: it is never tried")
 
 
 def _random(space: Space, seed: int) -> Iterator[dict[str, float]]:

@@ -55,10 +55,15 @@ class Ledger:
             self._distributions: dict[str, Any] = {}
             self._adopt(file)
 
+    @property
+    def _is_empty(self) -> bool:
+        """Whether no trial was planned yet: then nothing binds a study to what its file said before."""
+        return not self._storage.get_n_trials(self._id)
+
     def _adopt(self, file: StudyFile) -> None:
         """Keep the study file, or check that the one that is kept runs the same."""
         kept = self._study.user_attrs.get(FILE)
-        if kept is not None:
+        if kept is not None and not self._is_empty:
             _compare(msgspec.convert(kept, StudyFile), file)
         plain = msgspec.to_builtins(file)
         if kept != plain:
@@ -93,7 +98,7 @@ class Ledger:
         asked = self.file.study.threads
         with reached(self.url):
             kept = self._study.user_attrs.get(THREADS)
-            if kept is None:
+            if kept is None or (asked is not None and self._is_empty):
                 self._study.set_user_attr(THREADS, asked or otherwise)
                 return asked or otherwise
         if asked not in (None, int(kept)):
@@ -112,9 +117,11 @@ class Ledger:
         """Write down planned or finished trials, all or none; returns them with their numbers.
 
         Raises:
-            UsageError: A parameter changed its kind or its choices since the study began.
+            UsageError: A parameter changed its kind or its choices since the study began, or another runner
+                planned trials that run something else.
         """
         with reached(self.url):
+            self._adopt(self.file)
             try:
                 made = write_trials(self._storage, self._id, [self._frozen(t) for t in trials])
             except ValueError as error:

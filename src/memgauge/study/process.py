@@ -30,6 +30,7 @@ from memgauge.study.trial import LIFELINE, Job
 from memgauge.units import format_bytes
 
 LOCK = "alive"
+ESTIMATE = "estimate.json"
 LOOK_S = 0.01  # between two looks at a trial's memory and end
 _ORPHANS_S = 5.0  # how long a killed process may take to be gone
 _TREE_EVERY_S = 0.5  # processes of a trial are found again so often
@@ -70,13 +71,15 @@ class Running:
     def _start_recorded(self) -> None:
         order, folder = self.order, self._folder
         (folder / JOB).write_bytes(msgspec.json.encode(Job(kind="trial", subject=order.subject)))
+        if order.estimate is not None:  # of a deep network it is longer than an argument may be (128 KiB)
+            (folder / ESTIMATE).write_text(order.estimate)
         config = {
             "file": str(folder / RUN),
             "interval_ns": interval_ns(order.interval),
             "overwrite": True,
             "gpu": order.subject.device != "cpu",
             "title": order.title,
-            "estimate": order.estimate,
+            "estimate_file": str(folder / ESTIMATE) if order.estimate is not None else None,
         }
         child = [sys.executable, "-P", "-m", "memgauge.study.trial", str(folder / JOB), str(folder / RESULT)]
         self._spawn([sys.executable, "-P", "-m", "memgauge.monitor.sampler", json.dumps(config), *child])
@@ -128,6 +131,7 @@ class Running:
             self._watch()
             return False
         self._end_orphans()
+        (self._folder / ESTIMATE).unlink(missing_ok=True)  # the run file holds it
         if not self._is_observing:
             self._write_used()
         if self.order.observe and not self._is_observing and self._recorded_is_done():

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from memgauge.study.analysis.records import AnovaRow
+from memgauge.study.analysis.records import TIMES, AnovaRow
 
 _MOST_GROUPS = 6  # values of a parameter up to which each is a group of its own
 _MOST_PARAMETERS = 12  # above, pairs would outnumber the trials of any study
@@ -57,7 +57,7 @@ def anova(columns: dict[str, list[Any]], values: Sequence[float]) -> tuple[Anova
 
 def pair_name(first: str, second: str) -> str:
     """Return what the interaction of two parameters is called."""
-    return f"{first} × {second}"
+    return f"{first}{TIMES}{second}"
 
 
 def _table(formula: str, frame: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from memgauge.errors import missing_extra
-from memgauge.study.analysis.anova import anova, pair_name
+from memgauge.study.analysis.anova import anova
 from memgauge.study.analysis.censoring import bound_of, filled, mechanisms_of
 from memgauge.study.analysis.records import (
     Agreement,
@@ -205,13 +205,14 @@ def _explained(
     rows.sort(key=lambda r: -r.share)
     is_small = len(values) < TRIALS_PER_PARAMETER * len(features)
     title = base["title"]
+    together = tuple(_interactions(rows, table, is_small))
     return FigureAnalysis(
         **{**base, "explained": explained, "floor": floor},
         importances=tuple(rows),
         anova=table,
         mechanisms=mechanisms,
         conclusion=(
-            *of_figure(title, rows, floor, tuple(_interactions(rows, table)), mechanisms),
+            *of_figure(title, rows, floor, together, mechanisms),
             *(by_value(title, columns, values) if is_small else ()),
         ),
     )
@@ -248,12 +249,22 @@ def _importance(feature: Feature, found: Shares, place: int, floor: float, p: fl
     )
 
 
-def _interactions(rows: list[Importance], table: tuple[AnovaRow, ...]) -> Iterable[AnovaRow]:
-    """Yield the pairs of drivers that do more together than each alone, the largest share first."""
-    drivers = [r.name for r in rows if r.verdict == "driver"]
-    pairs = {pair_name(a, b) for a in drivers for b in drivers}
-    for row in table:
-        if row.name in pairs and row.share >= LEAST_SHARE and row.p is not None and row.p < CERTAIN:
+def _interactions(rows: list[Importance], table: tuple[AnovaRow, ...], is_small: bool) -> Iterable[AnovaRow]:
+    """Yield the pairs that do more together than each alone, the largest share first.
+
+    Of a pair of drivers that is likely; of others, which do nothing alone, it is said only where it is much, certain
+    among all pairs, and the design large enough.
+    """
+    drivers = {r.name for r in rows if r.verdict == "driver"}
+    pairs = [row for row in table if len(row.parameters) > 1]
+    for row in pairs:
+        if row.p is None:
+            continue
+        if drivers.issuperset(row.parameters):
+            is_told = row.share >= LEAST_SHARE and row.p < CERTAIN
+        else:
+            is_told = not is_small and row.share >= COULD_MATTER and row.p < CERTAIN / len(pairs)
+        if is_told:
             yield row
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+TIMES = " × "  # between the names of two parameters that interact
+
 
 class Importance(msgspec.Struct, frozen=True, kw_only=True):
     """What one parameter does to one figure of memory.
@@ -38,6 +40,11 @@ class AnovaRow(msgspec.Struct, frozen=True, kw_only=True):
     share: float  # eta squared: its sum of squares by the whole
     f: float | None
     p: float | None
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameter, or both of an interaction."""
+        return self.name.split(TIMES)
 
 
 class Coefficient(msgspec.Struct, frozen=True, kw_only=True):

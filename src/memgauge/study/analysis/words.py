@@ -31,7 +31,7 @@ def count(number: int, noun: str) -> str:
     >>> count(1, "trial"), count(3, "trial")
     ('1 trial', '3 trials')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def effect(
@@ -64,10 +64,12 @@ def of_figure(
         ]
         yield f"{title} is driven by {_listed(named)}."
     else:
-        yield f"{title}: nothing that was varied stands out from noise, which reaches {percent(floor)}."
+        alone = " on its own" if interactions else ""
+        yield f"{title}: nothing that was varied stands out{alone} from noise, which reaches {percent(floor)}."
     for row in rows:
         if row.verdict != "driver":
-            yield row.words + "."
+            pairs = [r.name for r in interactions if row.name in r.parameters]
+            yield f"{row.words}{f' on its own, but see {_listed(pairs)}' if pairs else ''}."
     if interactions:
         together = _listed([f"{r.name} ({percent(r.share)})" for r in interactions])
         yield f"What one does depends on the other: {together} beyond what each does alone (ANOVA)."
@@ -99,6 +101,8 @@ def by_value(title: str, columns: Mapping[str, Sequence[Any]], values: Sequence[
         for key, value in zip(column, values, strict=True):
             found.setdefault("none" if key is None else key, []).append(value)
         if 1 < len(found) <= _MOST_VALUES and len(found) < len(values):
+            if all(isinstance(key, (int, float)) for key in found):
+                found = dict(sorted(found.items()))
             medians = [f"{key}: {format_bytes(int(statistics.median(v)))}" for key, v in found.items()]
             yield f"{title}, median by {name}; {', '.join(medians)}."
 
