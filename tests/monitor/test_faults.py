@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values
@@ -19,9 +20,12 @@ from jobs import MIB, Job, memgauge, ticks, until, values
 from memgauge import __file__ as memgauge_file
 from memgauge.explain.recording import summarise
 from memgauge.monitor import cgroup, endings
+from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
+from memgauge.monitor.notes import Notes
+from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
-from memgauge.storage import RunFile
+from memgauge.storage import RunFile, RunWriter
 
 IS_ROOT = os.geteuid() == 0
 SPIN = "say(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
@@ -674,3 +678,18 @@ def test_a_lane_that_costs_more_than_its_budget_slows_down_and_says_so(
         fast = run.header["lanes"]["fast"]
     assert fast["asked_ns"] == interval_ms * 10**6
     assert fast["interval_ns"] > 3 * fast["asked_ns"]
+
+
+def test_a_lane_that_slowed_down_beyond_a_second_is_told_of_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    unused: Any = None
+    readings = dict.fromkeys(("processes", "machine", "devices", "peaks", "lose"), unused)
+    rounds = Rounds(writer, unused, Notes(writer, Clock()), **readings)
+    rounds.open(10**9, 0.02)
+    slow = rounds.paces[3]
+    slow.interval_ns = 1_450_000_000
+    rounds._slowed(slow, 0.029)
+    writer.close()
+    with RunFile(path) as run:
+        assert "slowed down: 1.45 s between readings (it took 2.9 % of a core" in run.notes[0].text
