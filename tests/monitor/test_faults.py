@@ -219,7 +219,7 @@ def test_a_second_recording_gives_lower_bounds_and_says_why(tmp_path: Path) -> N
     code = """
 import memgauge
 say(str(os.getpid())); wait()
-with memgauge.phase("work"): x = bytearray(100 << 20); del x
+with memgauge.phase("work"): x = bytearray(100 << 20); say(); wait(); del x
 say(); wait()
 """
     first, second = tmp_path / "first.mg", tmp_path / "second.mg"
@@ -227,6 +227,9 @@ say(); wait()
     pid = int(job.heard())
     other = subprocess.Popen(memgauge("monitor", "-q", "-o", str(second), "--pid", str(pid)))
     until(second, lambda run: ticks(run) > 3, other)
+    job.go()
+    job.heard()
+    until(second, lambda run: any(v > 100 * MIB for _, v in values(run, "rss_bytes")), other)
     job.go()
     job.heard()
     job.go()
@@ -238,6 +241,7 @@ say(); wait()
         theirs = summarise(run)
     assert mine.phases[0].peak_kind == "exact"
     assert (mine.phases[0].peak_bytes or 0) > 100 * MIB
+    assert [(p.name, p.peak_kind) for p in theirs.phases] == [("work", "lower bound")]
     assert theirs.processes[0].peak_kind == "lower bound"
     assert any("another recording" in note.text for note in theirs.notes)
 
