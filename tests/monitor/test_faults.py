@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -91,6 +92,7 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, nam
 def test_a_signal_that_is_sent_to_memgauge_reaches_the_command_once(tmp_path: Path) -> None:
     code = """
 import signal
+import sqlite3
 got = []
 signal.signal(signal.SIGTERM, lambda *_: got.append(1))
 say()
@@ -107,6 +109,7 @@ sys.exit(40 + len(got))
 def test_ctrl_c_in_a_terminal_reaches_the_command_once_and_the_file_is_complete(tmp_path: Path) -> None:
     code = """
 import signal
+import sqlite3
 got = []
 signal.signal(signal.SIGINT, lambda *_: got.append(1))
 say()
@@ -697,3 +700,20 @@ def test_a_lane_that_slowed_down_beyond_a_second_is_told_of_in_seconds(tmp_path:
     writer.close()
     with RunFile(path) as run:
         assert "slowed down: 1.45 s between readings (it took 2.9 % of a core" in run.notes[0].text
+
+
+def test_a_damaged_file_claims_no_lost_sampler_and_names_each_damage_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    assert Job("time.sleep(0.5)", path, "-q", "-i", "5ms").end()[0] == 0
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        size = db.execute("PRAGMA page_size").fetchone()[0]
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'header'").fetchone()[0]
+        db.execute("UPDATE chunk SET data = x'0011223344'")
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * size : root * size] = b"\xff" * size
+    path.write_bytes(data)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert "cannot be read" in said.ended and "killed" not in said.ended
+    assert any("chunk" in text for text in said.damage)
+    assert len(set(said.damage)) == len(said.damage)

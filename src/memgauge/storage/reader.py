@@ -108,7 +108,9 @@ class RunFile:
                     self._unpacked[number] = chunk
                 yield number, chunk
             except ValueError as error:
-                self.damage.append(f"samples of the {lane} lane, chunk {number}: {error}")
+                text = f"samples of the {lane} lane, chunk {number}: {error}"
+                if text not in self.damage:  # the same chunk is read again for another figure
+                    self.damage.append(text)
 
     def latest_chunks(self, lane: str, count: int) -> list[Chunk]:
         """Return the last chunks of one lane, oldest first."""
