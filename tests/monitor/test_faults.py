@@ -717,3 +717,15 @@ def test_a_damaged_file_claims_no_lost_sampler_and_names_each_damage_once(tmp_pa
     assert "cannot be read" in said.ended and "killed" not in said.ended
     assert any("chunk" in text for text in said.damage)
     assert len(set(said.damage)) == len(said.damage)
+
+
+def test_of_a_file_that_lost_its_second_half_the_first_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    assert Job("time.sleep(0.5)", path, "-q", "-i", "5ms").end()[0] == 0
+    with RunFile(path) as run:
+        whole = run.processes
+    os.truncate(path, path.stat().st_size // 2)
+    with RunFile(path) as run:
+        said = summarise(run)
+        assert run.processes == whole
+    assert any("the end of the file is missing" in text for text in said.damage)

@@ -154,6 +154,8 @@ class RunFile:
         try:
             db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
             db.text_factory = _decoded
+            if _cut_off(self.path):
+                db.execute("PRAGMA writable_schema = ON")  # SQLite's way to read a file shorter than it says
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             return db
         except sqlite3.DatabaseError as error:
