@@ -166,3 +166,4 @@ with memgauge.phase("outer"): pass
     for path, names in ((outer, {"both", "outer"}), (inner, {"both"})):
         with RunFile(path) as run:
             assert {p.name for p in summarise(run).phases} == names
+            assert {p.count for p in summarise(run).phases} == {1}

@@ -105,7 +105,7 @@ class _Link:
 
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
-        self.address = ""
+        self.address, self.sampler = "", 0
         self.pid = os.getpid()
         self._look_at = 0.0
         self._may_reset = False
@@ -139,6 +139,9 @@ class _Link:
             link.connect(socket_name(address))
             if not _is_trusted(link):
                 raise OSError
+            sampler = _other_end(link)
+            if any(other.socket is not None and other.sampler == sampler for other in _links):
+                raise OSError  # it listens at two addresses
             link.sendall(b"%d\n" % self.pid)
             answer = link.recv(4096)  # "owner" or "reader", and the control group's peak that may be reset
         except OSError:
@@ -149,7 +152,7 @@ class _Link:
         self._may_reset = right == b"owner"
         self._open_counters()
         self._open_group(group)
-        self.socket = link
+        self.socket, self.sampler = link, sampler
         return True
 
     def _open_counters(self) -> None:
@@ -285,6 +288,13 @@ def _is_trusted(link: socket.socket) -> bool:
         return True
     _, user, _ = struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return user in (0, os.getuid(), os.geteuid())
+
+
+def _other_end(link: socket.socket) -> int:
+    """Return the pid of the sampler; where the system does not tell, another number for each connection."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -link.fileno()
+    return int(struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def _short(text: object) -> str:
