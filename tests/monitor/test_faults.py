@@ -8,10 +8,12 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values
@@ -19,9 +21,12 @@ from jobs import MIB, Job, memgauge, ticks, until, values
 from memgauge import __file__ as memgauge_file
 from memgauge.explain.recording import summarise
 from memgauge.monitor import cgroup, endings
+from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
+from memgauge.monitor.notes import Notes
+from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
-from memgauge.storage import RunFile
+from memgauge.storage import RunFile, RunWriter
 
 IS_ROOT = os.geteuid() == 0
 SPIN = "say(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
@@ -87,6 +92,7 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, nam
 def test_a_signal_that_is_sent_to_memgauge_reaches_the_command_once(tmp_path: Path) -> None:
     code = """
 import signal
+import sqlite3
 got = []
 signal.signal(signal.SIGTERM, lambda *_: got.append(1))
 say()
@@ -103,6 +109,7 @@ sys.exit(40 + len(got))
 def test_ctrl_c_in_a_terminal_reaches_the_command_once_and_the_file_is_complete(tmp_path: Path) -> None:
     code = """
 import signal
+import sqlite3
 got = []
 signal.signal(signal.SIGINT, lambda *_: got.append(1))
 say()
@@ -215,7 +222,7 @@ def test_a_second_recording_gives_lower_bounds_and_says_why(tmp_path: Path) -> N
     code = """
 import memgauge
 say(str(os.getpid())); wait()
-with memgauge.phase("work"): x = bytearray(100 << 20); del x
+with memgauge.phase("work"): x = bytearray(100 << 20); say(); wait(); del x
 say(); wait()
 """
     first, second = tmp_path / "first.mg", tmp_path / "second.mg"
@@ -223,6 +230,9 @@ say(); wait()
     pid = int(job.heard())
     other = subprocess.Popen(memgauge("monitor", "-q", "-o", str(second), "--pid", str(pid)))
     until(second, lambda run: ticks(run) > 3, other)
+    job.go()
+    job.heard()
+    until(second, lambda run: any(v > 100 * MIB for _, v in values(run, "rss_bytes")), other)
     job.go()
     job.heard()
     job.go()
@@ -234,6 +244,7 @@ say(); wait()
         theirs = summarise(run)
     assert mine.phases[0].peak_kind == "exact"
     assert (mine.phases[0].peak_bytes or 0) > 100 * MIB
+    assert [(p.name, p.peak_kind) for p in theirs.phases] == [("work", "lower bound")]
     assert theirs.processes[0].peak_kind == "lower bound"
     assert any("another recording" in note.text for note in theirs.notes)
 
@@ -674,3 +685,50 @@ def test_a_lane_that_costs_more_than_its_budget_slows_down_and_says_so(
         fast = run.header["lanes"]["fast"]
     assert fast["asked_ns"] == interval_ms * 10**6
     assert fast["interval_ns"] > 3 * fast["asked_ns"]
+
+
+def test_a_lane_that_slowed_down_beyond_a_second_is_told_of_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    unused: Any = None
+    readings = dict.fromkeys(("processes", "machine", "devices", "peaks", "lose"), unused)
+    rounds = Rounds(writer, unused, Notes(writer, Clock()), **readings)
+    rounds.open(10**9, 0.02)
+    slow = rounds.paces[3]
+    slow.interval_ns = 1_450_000_000
+    rounds._slowed(slow, 0.029)
+    writer.close()
+    with RunFile(path) as run:
+        assert "slowed down: 1.45 s between readings (it took 2.9 % of a core" in run.notes[0].text
+
+
+def test_a_damaged_file_claims_no_lost_sampler_and_names_each_damage_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    assert Job("time.sleep(0.5)", path, "-q", "-i", "5ms").end()[0] == 0
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        size = db.execute("PRAGMA page_size").fetchone()[0]
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'header'").fetchone()[0]
+        db.execute("UPDATE chunk SET data = x'0011223344'")
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * size : root * size] = b"\xff" * size
+    path.write_bytes(data)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert "cannot be read" in said.ended and "killed" not in said.ended
+    assert any("chunk" in text for text in said.damage)
+    assert len(set(said.damage)) == len(said.damage)
+
+
+def test_of_a_file_that_lost_its_second_half_the_first_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    assert Job("time.sleep(0.5)", path, "-q", "-i", "5ms").end()[0] == 0
+    with RunFile(path) as run:
+        whole = run.processes
+    size = path.stat().st_size
+    for left in range(size // 2, 4096, -3500):
+        os.truncate(path, left)
+        with RunFile(path) as run:
+            said = summarise(run)
+            if left > size // 3:
+                assert run.processes == whole
+        assert any("the end of the file is missing" in text for text in said.damage)

@@ -286,3 +286,49 @@ def test_what_tensorflow_holds_on_the_cpu_is_drawn_with_host_memory(tmp_path: Pa
         host, gpu = memory_panel(data), device_panels(data)[0]
     assert [name for name, _, _ in host.curves] == ["tensorflow, allocated, at marks"]
     assert [name for name, _, _ in gpu.curves] == ["torch, allocated, at marks"]
+
+
+def test_neither_long_names_nor_many_rows_squeeze_the_figures(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**8, "cgroup": {"folder": "/somewhere", "is_own": True}})
+    for number in range(1, 31):
+        process = writer.add_process(
+            number,
+            parent=None,
+            name="job",
+            command=f"train-{number} --epochs 3",
+            started_us=0,
+            seen_us=0,
+            found="given",
+        )
+        size = number * 1_100 * MIB
+        writer.set_peak(PeakRow("rss_bytes", size, "lower bound", "VmHWM", "", process, None, None))
+    writer.set_peak(PeakRow("cgroup_bytes", 123 * MIB, "exact", "cgroup v2", "", process, None, None))
+    for number, name in enumerate(("n" * 200, *(f"phase {n}" for n in range(30)))):
+        mark = writer.add_mark(2 * number, 30, "begin", name, None, {})
+        writer.add_mark(2 * number + 1, 30, "end", name, None, {})
+        for metric in ("rss_bytes", "cgroup_bytes"):
+            row = PeakRow(metric, 123 * MIB, "exact", "VmHWM", "", process, None, mark)
+            writer.set_peak(row)
+    writer.close()
+    text = run("show", str(path))
+    rows = [line.split() for line in text.splitlines()]
+    assert max(map(len, text.splitlines())) <= 80
+    assert [
+        "30",
+        "32.23",
+        "GiB",
+        "lower",
+        "bound",
+        "—",
+        "to",
+        "the",
+        "end",
+        "train-30",
+        "--epochs",
+        "3",
+    ] in rows
+    named = next(row for row in rows if row and row[0].startswith("nnn"))
+    assert named[1:] == ["1", "1", "µs", "123.0", "MiB", "exact", "—", "123.0", "MiB", "exact"]
+    assert ["and", "20", "more,", "in", "--json"] in rows
+    assert ["and", "11", "more,", "in", "--json"] in rows

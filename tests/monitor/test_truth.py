@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
-from jobs import MIB, Job, ticks, until, values
+from jobs import MIB, Job, memgauge, ticks, until, values
 
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
@@ -206,3 +207,43 @@ memgauge.mark("epoch", 3)
     assert 200 * MIB < (phases["big"].peak_bytes or 0) < 240 * MIB
     assert 20 * MIB < (phases["small"].peak_bytes or 0) < 60 * MIB
     assert phases["outer"].peak_bytes == phases["big"].peak_bytes
+
+
+LAST = """
+import memgauge, mmap
+def last():
+    with memgauge.phase("last"):
+        held = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+        held.close()
+    os._exit(0)
+"""
+
+
+def last_phases(path: Path) -> tuple[int, str, int]:
+    with RunFile(path) as run:
+        last = next(p for p in summarise(run).phases if p.name == "last")
+    return last.count, last.peak_kind, round((last.peak_bytes or 0) / MIB, -2)
+
+
+def test_phases_that_end_with_their_processes_have_their_exact_peak(tmp_path: Path) -> None:
+    code = """
+for _ in range(6):
+    child = os.fork()
+    if child == 0: last()
+    os.waitpid(child, 0)
+"""
+    job = Job(LAST + code, tmp_path / "a.mg", "-i", "5ms")  # it looks for ends more often than for marks
+    assert job.end()[0] == 0
+    assert last_phases(tmp_path / "a.mg") == (6, "exact", 200)
+
+
+def test_the_last_phase_of_a_process_that_was_attached_to_has_its_exact_peak(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    job = Job(LAST + "say(); wait(); last()", path, wrap=False)
+    job.heard()
+    options = ("-q", "-i", "5ms", "-o", str(path), "--pid", str(job.process.pid))
+    recorder = subprocess.Popen(memgauge("monitor", *options))
+    until(path, ticks, recorder)
+    job.go()
+    assert recorder.wait(timeout=60) == 0
+    assert last_phases(path) == (1, "exact", 200)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import MIB, memgauge, ticks, until, values
+from jobs import MIB, Job, memgauge, ticks, until, values
 
 import memgauge as mg
 from memgauge.explain.recording import summarise
@@ -127,3 +127,43 @@ def test_a_users_file_with_the_name_of_a_module_does_not_reach_the_sampler(tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     with RunFile(tmp_path / "a.mg") as run:
         assert summarise(run).state == "ended"
+
+
+def test_children_of_a_process_that_was_attached_to_say_their_phases(tmp_path: Path) -> None:
+    code = """
+import memgauge, subprocess
+said = "import memgauge\\nwith memgauge.phase('spawned'): pass"
+say(); wait()
+if os.fork() == 0:
+    if os.fork() == 0:
+        with memgauge.phase("grandchild"): pass
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+subprocess.run([sys.executable, "-c", said], check=True)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    job.heard()
+    recorder = subprocess.Popen(memgauge("monitor", "-q", "-o", str(path), "--pid", str(job.process.pid)))
+    until(path, ticks, recorder)
+    job.go()
+    assert recorder.wait(timeout=60) == 0
+    with RunFile(path) as run:
+        assert {p.name for p in summarise(run).phases} == {"grandchild", "spawned"}
+
+
+def test_a_recording_within_a_recording_leaves_the_outer_one_its_phases(tmp_path: Path) -> None:
+    outer, inner = tmp_path / "outer.mg", tmp_path / "inner.mg"
+    code = f"""
+import memgauge
+with memgauge.Monitor({str(inner)!r}):
+    with memgauge.phase("both"): pass
+with memgauge.phase("outer"): pass
+"""
+    assert Job(code, outer, "-q").end()[0] == 0
+    for path, names in ((outer, {"both", "outer"}), (inner, {"both"})):
+        with RunFile(path) as run:
+            assert {p.name for p in summarise(run).phases} == names
+            assert {p.count for p in summarise(run).phases} == {1}

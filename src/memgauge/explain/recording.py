@@ -100,6 +100,12 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
     if _is_alive(pid, ticks, run.header.get("boot")):
         return "recording", "still recording", {}
     last = max(run.last_us(), int(run.header.get("alive_us") or 0)) / 1e6
+    if any(text.startswith("table header") for text in run.damage):
+        return (
+            "lost",
+            f"how it ended cannot be read, since the file is damaged; its last sample is at {last:.1f} s",
+            {},
+        )
     return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
 
 

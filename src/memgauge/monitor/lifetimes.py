@@ -94,6 +94,8 @@ class Lifetimes:
         """Follow processes no more that are gone; what is known of their end is kept."""
         if self._job is not None and self._root in gone:
             self.reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
+        if gone:
+            self._hear()  # a phase that ended just before its process did still has its own exact peak
         for process in gone:
             if process.gone or self._may_run_on(process):
                 continue
@@ -107,7 +109,6 @@ class Lifetimes:
             self._devices.end(process)
             self._tree.drop(process)
             if process is self._root and self._job is None:
-                self._hear()
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self.ending = unknown if status is None else self._judged(process.pid, status)
         self._tree.adopt()  # what its children became, before anything told of them

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from memgauge.monitor.marks import attached_address, socket_name
+from memgauge.monitor.marks import attached_addresses, socket_name
 
 _LONGEST_LINE = 64 * 1024
 _MOST = 1000  # lines that are taken in at one look, so that samples are not late
@@ -50,11 +50,16 @@ class Listener:
         self._users = users
         self._rings = [_ring(self.address)]
         self.attached_is_taken = False
-        if attached is not None and attached_address(attached):
-            try:
-                self._rings.append(_ring(attached_address(attached)))
-            except OSError:  # another recording of this process listens there
-                self.attached_is_taken = True
+        if attached is not None:
+            places = attached_addresses(attached)
+            for place in places:
+                try:
+                    self._rings.append(_ring(place))
+                    break
+                except OSError:  # another recording of this process listens there
+                    continue
+            else:
+                self.attached_is_taken = bool(places)
         self._links: dict[int, _Connection] = {}
         self.lost = 0  # marks that processes had to drop
         self.garbled = 0

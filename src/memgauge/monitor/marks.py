@@ -5,7 +5,8 @@
         ...
 
 A recording is found by the environment variable that a recorded command gets, or, for a process
-that was attached to, by its own name. Each boundary of a phase carries the kernel's highest resident
+that was attached to and what it started, by that process's name; two recordings of one job both hear it.
+Each boundary of a phase carries the kernel's highest resident
 size of this process since the boundary before, exact and not sampled; it is then set back, if this
 recording is the one that may (`peaks` belong to one recording at a time).
 """
@@ -18,6 +19,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as _quoted
 from types import TracebackType
 from typing import Any
@@ -27,6 +29,7 @@ LONGEST_NAME = 1000  # characters; the rest is cut off, and said to be
 _LOOK_EVERY_S = 1.0  # how often a process that nothing records looks again
 _PENDING = 256 * 1024  # bytes that wait for a sampler that does not keep up; more is dropped and counted
 _ANSWER_S = 0.5
+_MOST_ANCESTORS = 16
 
 
 def mark(name: str, value: object = None) -> None:
@@ -36,10 +39,7 @@ def mark(name: str, value: object = None) -> None:
         name: What happened; equal names are one kind of event.
         value: Which one, as text or number.
     """
-    link = _link
-    if link.socket is None and not link.find():
-        return
-    link.send("mark", name, value, _framework())
+    _send("mark", name, value)
 
 
 class phase:
@@ -56,43 +56,56 @@ class phase:
         self._name, self._value, self._reset_torch = name, value, reset_torch
 
     def __enter__(self) -> phase:
-        link = _link
-        if link.socket is not None or link.find():
-            if self._reset_torch:
-                _reset_frameworks()
-            link.send("begin", self._name, self._value, _framework(), bounds=True)
+        _send("begin", self._name, self._value, bounds=True, reset_torch=self._reset_torch)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        link = _link
-        if link.socket is not None or link.find():
-            link.send("end", self._name, self._value, _framework(), bounds=True)
+        _send("end", self._name, self._value, bounds=True)
 
 
 def is_recorded() -> bool:
     """Return whether a recording listens to this process."""
-    return _link.socket is not None or _link.find()
+    return bool(_listening())
 
 
 def look_again() -> None:
     """Look for a recording at the next mark, though none was there a moment ago."""
-    _link.lose()
-    _link.look_now()
+    for link in _links:
+        link.lose()
+        link.look_now()
 
 
 def let_go() -> None:
-    """Send what waits, and end the connection with a recording that is about to end."""
-    _link.finish()
-    _link.lose()
+    """Send what waits, and end the connections: a recording is about to end; one around it is found again."""
+    for link in _links:
+        link.finish()
+        link.lose()
+        link.look_now()
+
+
+def _send(kind: str, name: object, value: object, *, bounds: bool = False, reset_torch: bool = False) -> None:
+    listening = _listening()
+    if not listening:
+        return
+    if reset_torch:
+        _reset_frameworks()
+    facts = _framework()
+    for link in listening:
+        link.send(kind, name, value, facts, bounds=bounds)
+
+
+def _listening() -> list[_Link]:
+    return [link for link in _links if link.socket is not None or link.find()]
 
 
 class _Link:
-    """The connection of this process with the sampler, made at the first mark."""
+    """A connection of this process with a sampler, made at the first mark."""
 
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
+        self.address, self.sampler = "", 0
         self.pid = os.getpid()
         self._look_at = 0.0
         self._may_reset = False
@@ -106,8 +119,10 @@ class _Link:
         if now < self._look_at:
             return False
         self._look_at = now + _LOOK_EVERY_S
-        for address in (os.environ.get(ENVIRONMENT, ""), attached_address(self.pid)):
-            if address and self._connect(address):
+        taken = {link.address for link in _links if link.socket is not None}
+        for address in _addresses():
+            if address and address not in taken and self._connect(address):
+                self.address = address
                 return True
         return False
 
@@ -124,6 +139,9 @@ class _Link:
             link.connect(socket_name(address))
             if not _is_trusted(link):
                 raise OSError
+            sampler = _other_end(link)
+            if any(other.socket is not None and other.sampler == sampler for other in _links):
+                raise OSError  # it listens at two addresses
             link.sendall(b"%d\n" % self.pid)
             answer = link.recv(4096)  # "owner" or "reader", and the control group's peak that may be reset
         except OSError:
@@ -134,7 +152,7 @@ class _Link:
         self._may_reset = right == b"owner"
         self._open_counters()
         self._open_group(group)
-        self.socket = link
+        self.socket, self.sampler = link, sampler
         return True
 
     def _open_counters(self) -> None:
@@ -234,9 +252,29 @@ class _Link:
         self._lost = 0
 
 
-def attached_address(pid: int) -> str:
-    """Return the address at which a recording listens that was attached to a process."""
-    return f"@memgauge/job/{pid}" if sys.platform == "linux" else ""
+def _addresses() -> Iterator[str]:
+    """Yield where a recording may listen: the one that started this process, those attached to it or above."""
+    yield from os.environ.get(ENVIRONMENT, "").split()
+    pid = os.getpid()
+    for _ in range(_MOST_ANCESTORS):
+        yield from attached_addresses(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+        if pid == 0:
+            return
+
+
+def attached_addresses(pid: int) -> list[str]:
+    """Return the addresses of which a recording that was attached to a process takes the first that is free."""
+    return [f"@memgauge/job/{pid}", f"@memgauge/job/{pid}/2"] if sys.platform == "linux" else []
+
+
+def with_outer(address: str) -> str:
+    """Return what `ENVIRONMENT` is set to: an address, before those of recordings around this one."""
+    return " ".join([address, *os.environ.get(ENVIRONMENT, "").split()])
 
 
 def socket_name(address: str) -> str:
@@ -250,6 +288,13 @@ def _is_trusted(link: socket.socket) -> bool:
         return True
     _, user, _ = struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return user in (0, os.getuid(), os.geteuid())
+
+
+def _other_end(link: socket.socket) -> int:
+    """Return the pid of the sampler; where the system does not tell, another number for each connection."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -link.fileno()
+    return int(struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def _short(text: object) -> str:
@@ -330,7 +375,8 @@ def _reset_frameworks() -> None:
         cuda.reset_peak_memory_stats()
 
 
-_link = _Link()
-atexit.register(_link.finish)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_link.forked)
+_links = (_Link(), _Link())  # as many recordings of one job hear it
+for _each in _links:
+    atexit.register(_each.finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_each.forked)

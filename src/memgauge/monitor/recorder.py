@@ -163,7 +163,7 @@ class Monitor:
             self._give_up()
         if self._own:
             self._before = os.environ.get(ENVIRONMENT)
-            os.environ[ENVIRONMENT] = said.split()[1]
+            os.environ[ENVIRONMENT] = marks.with_outer(said.split()[1])
             marks.look_again()
         return self
 

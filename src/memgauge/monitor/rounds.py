@@ -13,6 +13,7 @@ from memgauge.monitor.readings import GroupReadings, MachineReadings, ProcessRea
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import RunWriter
+from memgauge.units import format_duration
 
 CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over less than ten it says little
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
@@ -118,7 +119,7 @@ class Rounds:
         what = "slowed down" if pace.interval_ns > pace.asked_ns else "is back at what was asked"
         self._notes.say(
             "budget",
-            f"the {pace.name} lane {what}: {pace.interval_ns / 1e6:.3g} ms between readings "
+            f"the {pace.name} lane {what}: {format_duration(pace.interval_ns / 1000)} between readings "
             f"(it took {100 * share:.2g} % of a core, its budget is {100 * pace.budget:g} %)",
             "--budget allows more; --interval asks for less",
             again=True,

@@ -28,7 +28,7 @@ from memgauge.monitor.endings import OomKills
 from memgauge.monitor.launch import Ending
 from memgauge.monitor.lifetimes import Lifetimes
 from memgauge.monitor.listening import Listener
-from memgauge.monitor.marks import ENVIRONMENT
+from memgauge.monitor.marks import ENVIRONMENT, with_outer
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
 from memgauge.monitor.readings import GroupReadings, MachineReadings, ProcessReadings
@@ -86,7 +86,7 @@ class Sampler:
         self._listener = Listener(pid, {0, os.getuid(), os.geteuid(), *_owner_of(pid, self._system)})
         if self._listener.attached_is_taken:
             self._notes.say(
-                "marks", "another recording receives the marks of this job, so there are none here"
+                "marks", "two other recordings receive the marks of this job, so there are none here"
             )
         for text, remedy in self._system.lacks:
             self._notes.say("system", text, remedy)
@@ -141,7 +141,7 @@ class Sampler:
         group = self._make_group() if command and self.config.get("cgroup") else None
         self._take_group(group)
         if command:
-            environment = {**os.environ, ENVIRONMENT: self._listener.address}
+            environment = {**os.environ, ENVIRONMENT: with_outer(self._listener.address)}
             enter = None if group is None else group.enter
             job = launch.start(command, environment, self._signals.mask_before, enter)
             pid = job.pid

@@ -79,9 +79,9 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
     with_device = any(p.device_peak_bytes is not None for p in rows)
     with_group = with_group and any(p.group_peak_bytes is not None for p in rows)
     columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"]
-    columns += ["control group", "kind"] if with_group else []
+    columns += ["group", "kind"] if with_group else []
     columns += ["framework's peak"] if with_device else []
-    table = grid(*columns)
+    table = grid(*columns, flexible="phase")
     for phase in rows[:_MOST_PHASES]:
         cells: list[str | Text] = [
             plain(phase.name),
@@ -97,9 +97,7 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
             mark = " (or before)" if phase.device_peak_kind == "upper bound" else ""
             cells.append(format_bytes(phase.device_peak_bytes) + mark)
         table.add_row(*cells)
-    if len(rows) > _MOST_PHASES:
-        table.add_row(f"and {len(rows) - _MOST_PHASES} more, in --json")
-    return table
+    return _with_rest(table, len(rows) - _MOST_PHASES)
 
 
 def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
@@ -125,9 +123,12 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
         if with_device:
             cells.append(format_bytes(p.device_peak_bytes))
         table.add_row(*cells, command)
-    if len(rows) > _MOST_PROCESSES:
-        table.add_row(f"and {len(rows) - _MOST_PROCESSES} more, in --json")
-    return table
+    return _with_rest(table, len(rows) - _MOST_PROCESSES)
+
+
+def _with_rest(table: RenderableType, left_out: int) -> RenderableType:
+    """Return a table and below it how many rows it leaves out: within it they would widen its first column."""
+    return Group(table, Text(f"and {left_out:,} more, in --json")) if left_out > 0 else table
 
 
 def _figures(recording: Recording) -> RenderableType:

@@ -108,7 +108,7 @@ class RunFile:
                     self._unpacked[number] = chunk
                 yield number, chunk
             except ValueError as error:
-                self.damage.append(f"samples of the {lane} lane, chunk {number}: {error}")
+                self._note_damage(f"samples of the {lane} lane, chunk {number}: {error}")
 
     def latest_chunks(self, lane: str, count: int) -> list[Chunk]:
         """Return the last chunks of one lane, oldest first."""
@@ -152,6 +152,8 @@ class RunFile:
         try:
             db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
             db.text_factory = _decoded
+            if _cut_off(self.path):
+                db.execute("PRAGMA writable_schema = ON")  # SQLite's way to read a file shorter than it says
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             return db
         except sqlite3.DatabaseError as error:
@@ -184,12 +186,25 @@ class RunFile:
         """Return the rows of a table; those that can be read if it is damaged."""
         found: list[Any] = []
         order = "key" if table == "header" else "id"
+        emptied = 0
         try:
-            for row in self._db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}"):
+            never_null = {c[1] for c in self._db.execute(f"PRAGMA table_info({table})") if c[3]}
+            rows = self._db.execute(f"SELECT {columns} FROM {table} ORDER BY {order}")
+            needed = [place for place, c in enumerate(rows.description) if c[0] in never_null]
+            for row in rows:
+                if any(row[place] is None for place in needed):
+                    emptied += 1  # part of a page is gone; SQLite gives nulls for what was there
+                    continue
                 found.append(tuple(row) if make is tuple else make(*row))
         except sqlite3.Error as error:
             self.damage.append(f"table {table}: {error}; {len(found)} rows could be read")
+        if emptied:
+            self.damage.append(f"table {table}: {emptied} rows are incomplete and left out")
         return found
+
+    def _note_damage(self, text: str) -> None:
+        if text not in self.damage:  # the same chunks are read again for another figure
+            self.damage.append(text)
 
     def _each_chunk(self, where: str, values: list[Any]) -> Iterator[tuple[int, bytes]]:
         """Yield chunk ids and bytes; after damage each is tried on its own."""
@@ -201,7 +216,7 @@ class RunFile:
                 yield number, data
             return
         except sqlite3.Error as error:
-            self.damage.append(f"samples: {error}")
+            self._note_damage(f"samples: {error}")
         failures = 0
         while failures < _GIVE_UP_AFTER:
             number += 1
