@@ -159,19 +159,19 @@ def _show_many(
     as_json: bool,
 ) -> None:
     """Show one table: over the catalogue, or over the values of one argument."""
-    from memgauge import vary as varied
+    from memgauge import vary as many
     from memgauge.report.many import catalogue_view, curve_view
 
     facts = {"options": asked, "sets": arguments, "steps": steps, "allocator": allocator, "stack": stack}
     result: Any
     if vary is None:
         with running(f"predicting {target} on every card of the catalogue"):
-            result = varied.over_catalogue(target, **facts)
+            result = many.over_catalogue(target, **facts)
         view = catalogue_view(result)
     else:
-        name, values = varied.parse_values(vary)
+        name, values = many.parse_values(vary)
         with running(f"predicting {target} for {len(values)} values of {name}"):
-            result = varied.curve(target, device=device, name=name, values=values, **facts)
+            result = many.curve(target, device=device, name=name, values=values, **facts)
         view = curve_view(result)
     save_json(result, out)
     if as_json:

@@ -8,7 +8,8 @@ from rich.text import Text
 from memgauge.records import Range
 from memgauge.report.tables import Bar, format_range, grid, plain, target_of
 from memgauge.units import format_bytes
-from memgauge.vary import Catalogue, Curve, Largest, Row
+from memgauge.varied import Curve, Row
+from memgauge.vary import Catalogue, Largest
 
 _LEAST = "least: usable memory below which it does not run, cached blocks given back"
 _STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
