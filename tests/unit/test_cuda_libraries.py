@@ -12,13 +12,19 @@ from memgauge import devices
 from memgauge.devices import libraries
 from memgauge.devices.stack import Stack
 from memgauge.estimate import traced
+from memgauge.frameworks.torch.cuda_libraries import WITHOUT_CUDNN_NOTE
 from memgauge.records import Trace
 from memgauge.units import MIB
 from memgauge.workload import Workload
 
 
 def run(
-    model: Any, *shape: int, stack: Stack | None = None, device: str = "nvidia-a100-40gb", before: Any = None
+    model: Any,
+    *shape: int,
+    stack: Stack | None = None,
+    device: str = "nvidia-a100-40gb",
+    before: Any = None,
+    to: torch.dtype = torch.float32,
 ) -> Trace:
     def build() -> Any:
         if before is not None:
@@ -28,7 +34,7 @@ def run(
     def step(model: nn.Module, x: torch.Tensor) -> None:
         model(x).sum().backward()
 
-    workload = Workload(build=build, batch=lambda: torch.randn(*shape), step=step)
+    workload = Workload(build=build, batch=lambda: torch.randn(*shape, dtype=to), step=step)
     return traced(workload, devices.find(device), steps=3, threads=1, stack=stack or Stack(torch=(2, 6)))
 
 
@@ -203,6 +209,26 @@ def test_without_cudnn_a_convolution_of_one_point_unfolds_only_backward() -> Non
 def test_what_has_one_dimension_is_unfolded_as_well() -> None:
     trace = run(lambda: nn.Conv1d(16, 8, 3), 4, 16, 34, stack=Stack(torch=(2, 6), cudnn=False))
     assert {size for _, size in of(trace, libraries.COLUMNS)} == {16 * 3 * 32 * 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "is_named"),
+    [
+        (lambda: nn.Conv2d(8, 8, 3, groups=2), (2, 8, 16, 16), True),
+        (lambda: nn.ConvTranspose2d(8, 8, 3), (2, 8, 16, 16), True),
+        (lambda: nn.Conv3d(8, 8, 3), (2, 8, 8, 8, 8), True),
+        (lambda: nn.Conv2d(8, 8, 3), (2, 8, 16, 16), False),
+        (lambda: nn.Conv2d(8, 8, 3, groups=8), (2, 8, 16, 16), False),
+    ],
+)
+def test_convolutions_without_cudnn_that_are_not_followed_are_named(
+    model: Any, shape: tuple[int, ...], is_named: bool
+) -> None:
+    off = run(model, *shape, stack=Stack(torch=(2, 6), cudnn=False))
+    assert (WITHOUT_CUDNN_NOTE in off.unmodelled) is is_named
+    assert WITHOUT_CUDNN_NOTE not in run(model, *shape).unmodelled
+    older = run(lambda: model().bfloat16(), *shape, device="nvidia-t4", to=torch.bfloat16)
+    assert (WITHOUT_CUDNN_NOTE in older.unmodelled) is is_named
 
 
 @pytest.mark.parametrize(
