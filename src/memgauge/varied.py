@@ -25,6 +25,7 @@ from memgauge.records import Fits, Range, Trace
 from memgauge.targets import resolve
 
 OPTION_NAMES = ("batch_size", "image_size", "sequence_length")
+_NO_NUMBERS = tuple(f.name for f in dataclasses.fields(TargetOptions) if f.name not in OPTION_NAMES)
 # Values of the two traces and of the one that verifies them.
 _FIRST, _SECOND, _VERIFIED = 8, 16, 40
 _LINES = 4  # so many lines are tried, each at larger values, before every value is traced
@@ -66,6 +67,11 @@ class Varied:
         steps: int,
         stack: Stack | None,
     ) -> None:
+        if name in _NO_NUMBERS:
+            raise UsageError(
+                f"--vary {name}: that is no whole number; vary {', '.join(OPTION_NAMES)} or a whole-number "
+                f"argument of {target}, and give --{name} for each run"
+            )
         if name in OPTION_NAMES and getattr(options, name) is not None:
             raise UsageError(f"{name} is both given and varied; leave out --{name.replace('_', '-')}")
         if name in sets:

@@ -492,6 +492,9 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
         ("fit zoo:mlp --device cuda", "--device cuda"),
         ("fit zoo:mlp --device nvidia-t4 --batch-size 8", "both given and varied"),
         ("fit zoo:mlp --device nvidia-t4 --vary batch_size=8", "name one argument"),
+        ("fit zoo:mlp --device nvidia-t4 --vary precision", "--vary precision: that is no whole number"),
+        ("estimate zoo:mlp --device nvidia-t4 --vary mode=1,2", "--vary mode: that is no whole number"),
+        ("fit zoo:mlp --device all", "memgauge estimate zoo:mlp --device all"),
     ],
 )
 def test_bad_input_about_cards_is_named(arguments: str, said: str, capfd: Capture) -> None:

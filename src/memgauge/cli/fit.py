@@ -54,6 +54,11 @@ def command(
     options.check_counts(steps=steps)
     if not vary.isidentifier():
         raise UsageError(f"--vary {vary}: name one argument; memgauge estimate --vary takes values")
+    if device == "all":
+        raise UsageError(
+            "--device all: fit searches on one card, name it (`memgauge devices` lists them); "
+            f"memgauge estimate {target} --device all shows where one batch fits"
+        )
     out, arguments = options.writable(out), parse_sets(sets or [])
     asked = options.what_is_run(
         target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
