@@ -450,6 +450,17 @@ def test_a_described_card_is_a_device(tmp_path: Path, capfd: Capture) -> None:
     assert json.loads(capfd.readouterr().out)["device"]["name"] == "tiny"
 
 
+def test_the_workspace_of_cublaslt_can_be_given(capfd: Capture) -> None:
+    def allocated(*more: str) -> int:
+        assert main(["estimate", "zoo:mlp", "--device", "nvidia-t4", "--json", *more]) == 0
+        return int(json.loads(capfd.readouterr().out)["peak"]["allocated_bytes"])
+
+    shared = allocated()
+    own = allocated("--no-cublaslt-unified", "--cublaslt-workspace", "65536")
+    assert own == shared + 64 * 2**20
+    assert allocated("--cublaslt-workspace", "65536", "--cublaslt-unified") == shared
+
+
 def test_the_whole_catalogue_in_one_table(capfd: Capture) -> None:
     assert main(["estimate", "zoo:mlp", "--device", "all", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
@@ -486,6 +497,13 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
         ("estimate zoo:mlp --device nvidia-t4 --cudnn fast", "'fast'"),
         ("estimate zoo:mlp --device nvidia-t4 --torch two", "'two'"),
         ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
+        ("estimate zoo:mlp --device nvidia-t4 --cublaslt-workspace=-1", "--cublaslt-workspace -1"),
+        ("fit zoo:mlp --device nvidia-t4 --cublaslt-workspace much", "--cublaslt-workspace much"),
+        (
+            "fit zoo:mlp --device nvidia-t4 --cublaslt-workspace 9999999999",
+            "CUBLASLT_WORKSPACE_SIZE 9999999999",
+        ),
+        ("estimate zoo:mlp --no-cublaslt-unified", "change nothing on the CPU"),
         ("estimate zoo:mlp --device nvidia-t4 --alloc-conf max_split_size_mb:1", "max_split_size_mb:1"),
         ("estimate zoo:mlp --device cpu --vary batch_size=8", "--device cpu"),
         ("estimate zoo:mlp --device nvidia-t4 --vary batch_size=x", "'x'"),

@@ -63,6 +63,24 @@ def test_each_of_two_threads_keeps_one_cublas_workspace() -> None:
     assert {trace.categories[trace.events[index].storage] for index, _ in taken} == {"workspace"}
 
 
+def test_a_cublaslt_workspace_of_its_own_passes_by_and_since_torch_2_9_is_kept() -> None:
+    def taken(**settings: Any) -> tuple[list[int], bool]:
+        trace = run(linear, 32, 64, stack=Stack(**settings))
+        found = of(trace, libraries.CUBLASLT)
+        released = {e.storage for e in trace.events if e.requested_bytes < 0}
+        return [size for _, size in found], any(trace.events[i].storage in released for i, _ in found)
+
+    own = {"cublaslt_unified": False, "cublaslt_workspace_kib": 512}
+    assert taken(torch=(2, 6), **own) == ([MIB // 2] * 6, True)
+    assert taken(torch=(2, 13), **own) == ([MIB // 2], False)
+    assert taken(torch=(2, 13)) == ([], False)
+
+
+def test_an_amd_card_takes_hipblaslts_workspace() -> None:
+    trace = run(linear, 32, 64, stack=Stack(torch=(2, 13)), device="amd-mi250")
+    assert [size for _, size in of(trace, libraries.CUBLASLT)] == [76 * MIB]
+
+
 def test_hopper_gets_the_larger_workspace_and_a_setting_overrides_it() -> None:
     assert of(run(linear, 32, 64, device="nvidia-h100-80gb"), libraries.CUBLAS)[0][1] == 32 * MIB
     off = Stack(torch=(2, 6), cublas_workspace_config=":0:0")

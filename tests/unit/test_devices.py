@@ -72,6 +72,7 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD.replace("my-card", " "), "name is empty"),
         (CARD + "colour = 'red'", "colour"),
         (CARD.replace("40", "-40"), "multiprocessors = -40"),
+        (CARD + "architecture = 'gfx90a'", "'gfx90a' is AMD's"),
         (CARD + CARD, "one [[device]] table"),
         ("device = [1]", "one [[device]] table"),
         ("not toml", "not TOML"),
@@ -153,6 +154,34 @@ def test_cublaslt_shares_the_workspace_since_torch_2_9() -> None:
     assert libraries.cublaslt_bytes(Stack(torch=(2, 6))) == MIB
     assert libraries.cublaslt_bytes(Stack(torch=(2, 9))) == 0
     assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_unified=True)) == 0
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 9), cublaslt_unified=False)) == MIB
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_workspace_kib=4096)) == 4 * MIB
+
+
+def test_hipblaslt_has_76_mib_of_its_own_whatever_is_said_of_sharing() -> None:
+    for unified in (None, True, False):
+        assert libraries.cublaslt_bytes(Stack(cublaslt_unified=unified), is_nvidia=False) == 76 * MIB
+    assert libraries.cublaslt_bytes(Stack(cublaslt_workspace_kib=1024), is_nvidia=False) == MIB
+
+
+AMD = """
+[[device]]
+name = "my-card"
+capacity_bytes = 68_719_476_736
+architecture = "gfx90a"
+"""
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mib"),
+    [("cdna2", 32), ("gfx90a", 32), ("cdna3", 128), ("gfx942", 128), ("gfx950", 128), ("gfx1100", 32)],
+)
+def test_a_described_amd_card_is_known_by_its_architecture(
+    tmp_path: Path, architecture: str, mib: int
+) -> None:
+    device = devices.find(write(tmp_path, AMD.replace("gfx90a", architecture)))
+    assert not device.is_nvidia
+    assert libraries.cublas_bytes_of(device, Stack()) == mib * MIB
 
 
 def test_sizes_of_a_workspace_setting_count_as_often_as_they_say() -> None:

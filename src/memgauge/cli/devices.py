@@ -41,7 +41,7 @@ def command(
         else:
             _explain(facts)
         return
-    found = tuple(devices.catalogue().values())
+    found = tuple(devices.find(name) for name in devices.catalogue())  # "cuda" as it was calibrated
     if as_json:
         show_json(Devices(devices=found))
         return
@@ -59,7 +59,8 @@ def command(
     for device in found:
         usable = device.usable_figure
         if usable is None:
-            table.add_row(plain(device.name), "read here", "", "", plain(device.title))
+            here = "read here" if device.kind == "cpu" else "calibrate"
+            table.add_row(plain(device.name), here, "", "", plain(device.title))
             continue
         beside, figure = context(device, stack)
         table.add_row(
@@ -113,8 +114,8 @@ def _facts(name: str, stack: object) -> DeviceFacts:
         size = libraries.cublas_bytes_of(as_known, stack)
         add("cuBLAS workspace, each of two threads", size, grade, source)
         add(
-            "cuBLASLt workspace, each product",
-            libraries.cublaslt_bytes(stack),
+            "cuBLASLt workspace" + ("" if libraries.keeps_cublaslt(stack) else ", each product"),
+            libraries.cublaslt_bytes(stack, is_nvidia=device.is_nvidia),
             "vendor",
             libraries.MECHANISMS[libraries.CUBLASLT],
         )
@@ -153,6 +154,8 @@ def _explain(facts: DeviceFacts) -> None:
         parts.append(Text(f"what it has is {device.source}"))
         show(Group(*parts))
         return
+    if device.capacity_bytes is None:
+        parts.append(Text(f"its memory is {device.source}", style="bold"))
     table = grid("figure", "amount", "grade")
     for fact in facts.facts:
         table.add_row(fact.what, format_range(fact.bytes), fact.grade)

@@ -45,6 +45,8 @@ def command(
     cudnn: options.Cudnn = None,
     tf32: options.Tf32 = None,
     cublas_workspace: options.CublasWorkspace = None,
+    cublaslt_workspace: options.CublasltWorkspace = None,
+    cublaslt_unified: options.CublasltUnified = None,
     vary: options.Vary = None,
     method: options.Method = "trace",
     layers: options.LayersIfAsked = None,
@@ -73,7 +75,9 @@ def command(
         mode,
         checkpointing,
     )
-    stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
+    stack = options.stack_of(
+        torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
+    )
     allocator = _allocator(alloc_conf, device)
     _refuse_contradictions(device, stack, method, vary)
     if html is not None and method != "trace":
@@ -138,7 +142,7 @@ def _refuse_contradictions(device: str, stack: Stack | None, method: str, vary: 
             )
     elif stack is not None and devices.find(device).kind == "cpu":
         raise UsageError(
-            "--torch, --cuda, --cudnn, --tf32 and --cublas-workspace change nothing on the CPU; "
+            "--torch, --cuda, --cudnn, --tf32, --cublas-workspace and those of cuBLASLt change nothing on the CPU; "
             "add --device with a GPU's name"
         )
     elif vary is not None and method != "trace":

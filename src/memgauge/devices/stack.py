@@ -20,6 +20,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         torch: Version of torch, (major, minor).
         cuda: Version of CUDA that this torch is built with; None: the usual one of that torch.
         cublas_workspace_config: Value of CUBLAS_WORKSPACE_CONFIG.
+        cublaslt_workspace_kib: CUBLASLT_WORKSPACE_SIZE, KiB.
         cublaslt_unified: TORCH_CUBLASLT_UNIFIED_WORKSPACE; None: by the version of torch.
         cudnn: torch.backends.cudnn.enabled; None leaves what the program sets.
         cudnn_benchmark: torch.backends.cudnn.benchmark, likewise.
@@ -30,6 +31,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     torch: tuple[int, int] = (2, 13)
     cuda: tuple[int, int] | None = None
     cublas_workspace_config: str | None = None
+    cublaslt_workspace_kib: int | None = None
     cublaslt_unified: bool | None = None
     cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
@@ -51,6 +53,10 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
                     raise UsageError(
                         f"cuDNN is off, so cudnn.{name}=on changes nothing; leave one of them out"
                     )
+        if self.cublaslt_workspace_kib is not None and not 0 <= self.cublaslt_workspace_kib < 2**31:
+            raise UsageError(
+                f"CUBLASLT_WORKSPACE_SIZE {self.cublaslt_workspace_kib}: write KiB as a whole number, such as 4096"
+            )
         if self.cublas_workspace_config is not None:
             workspace_config_bytes(self.cublas_workspace_config)
 

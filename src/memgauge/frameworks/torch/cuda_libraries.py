@@ -55,7 +55,9 @@ class Libraries:
     def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
         self._mode = mode
         self._card = card
-        self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
+        # Owners: a thread, the engine's or not, and a stream.
+        self._has_workspace: set[tuple[bool, int]] = set()
+        self._has_light_workspace: set[tuple[bool, int]] = set()
         self._searched: set[tuple[Convolution, str]] = set()
         self._transform_bytes = 0
 
@@ -73,8 +75,7 @@ class Libraries:
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what an operator takes once its outputs are there, and gives back before it returns."""
         if func is aten.addmm.default and args[0].dim() == 1:
-            size = libraries.cublaslt_bytes(self._card.stack)
-            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+            self._product_with_bias()
         elif func is aten.embedding_dense_backward.default:
             grad, indices, rows = args[:3]
             size = libraries.embedding_backward_bytes(
@@ -87,6 +88,17 @@ class Libraries:
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+
+    def _product_with_bias(self) -> None:
+        """Note cuBLASLt's workspace: for this product, or kept from it on."""
+        stack = self._card.stack
+        size = libraries.cublaslt_bytes(stack, is_nvidia=self._card.is_nvidia)
+        owner = self._mode.in_backward, self._mode.stream
+        if not libraries.keeps_cublaslt(stack):
+            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+        elif size and owner not in self._has_light_workspace:
+            self._has_light_workspace.add(owner)
+            self._mode.take(size, Scratch(libraries.CUBLASLT, size, size), layer="")
 
     def _attention_backward(self, query: torch.Tensor, value: torch.Tensor) -> None:
         batch, heads, rows, size = query.shape
