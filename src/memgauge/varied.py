@@ -80,7 +80,8 @@ class Varied:
         self.traced: dict[int, Trace] = {}
         self.description: dict[str, object] = {}
         self._target, self._options, self._sets = target, options, dict(sets)
-        self._trace, self.stack = tracer(steps, stack)
+        self._trace, software = tracer(steps, stack)
+        self.stack = software(place)
         self._line: Affine | None = None
         self._draws, self._next_draw = 0, _FIRST  # lines tried, and the least value for which the next one is
 
@@ -168,8 +169,11 @@ def row_of(place: Device, value: int | None, memory: DeviceMemory) -> Row:
     )
 
 
-def tracer(steps: int, stack: Stack | None) -> tuple[Callable[[Any, Device], Trace], Stack]:
-    """Return a function that traces a workload on a card, and the software that it assumes.
+Tracer = tuple[Callable[[Any, Device], Trace], Callable[[Device], Stack]]
+
+
+def tracer(steps: int, stack: Stack | None) -> Tracer:
+    """Return a function that traces a workload on a card, and one that says which software is on it.
 
     Raises:
         UsageError: `steps` is below 1.
@@ -183,9 +187,10 @@ def tracer(steps: int, stack: Stack | None) -> tuple[Callable[[Any, Device], Tra
         raise missing_extra("torch", "torch") from error
     from memgauge.estimate import traced
 
-    software = stack or predict.installed_stack()
+    def software(place: Device) -> Stack:
+        return predict.stack_on(place, stack)
 
     def trace(workload: Any, place: Device) -> Trace:
-        return traced(workload, place, steps=steps, threads=1, stack=software)
+        return traced(workload, place, steps=steps, threads=1, stack=software(place))
 
     return trace, software

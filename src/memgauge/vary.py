@@ -29,6 +29,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", t
 
     workload: dict[str, object]
     rows: tuple[Row, ...]
+    left_out: tuple[str, ...] = ()  # cards that the software has no kernels for: why
     elapsed_ns: int
 
 
@@ -72,21 +73,30 @@ def over_catalogue(
     """Return what a workload takes on every card of the catalogue, smallest card first.
 
     Cards that run the same kernels share a trace, unless something in it depends on the very card.
+    Those that the software has no kernels for are left out, and said.
     """
     begin = time.perf_counter_ns()
-    traced, stack = tracer(steps, stack)
+    traced, software = tracer(steps, stack)
     workload = resolve(target, options, sets)
     traces: dict[object, Trace] = {}
-    rows = []
+    rows, left_out = [], []
     for place in sorted(devices.gpus(), key=lambda d: (d.capacity_bytes or 0, d.name)):
-        key = place.compute_capability, cublas_bytes_of(place, stack)
+        try:
+            on_card = software(place)
+        except UsageError as error:
+            left_out.append(f"{place.name}: {error}")
+            continue
+        key = place.compute_capability, cublas_bytes_of(place, on_card)
         if key not in traces or _depends_on_card(traces[key]):
             traces[key] = traced(workload, place)
         rows.append(
-            row_of(place, None, device_memory(traces[key], place, stack, allocator or CudaSettings()))
+            row_of(place, None, device_memory(traces[key], place, on_card, allocator or CudaSettings()))
         )
     return Catalogue(
-        workload=dict(workload.description), rows=tuple(rows), elapsed_ns=time.perf_counter_ns() - begin
+        workload=dict(workload.description),
+        rows=tuple(rows),
+        left_out=tuple(left_out),
+        elapsed_ns=time.perf_counter_ns() - begin,
     )
 
 

@@ -464,9 +464,20 @@ def test_the_workspace_of_cublaslt_can_be_given(capfd: Capture) -> None:
 def test_the_whole_catalogue_in_one_table(capfd: Capture) -> None:
     assert main(["estimate", "zoo:mlp", "--device", "all", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
-    assert said["schema"] == "memgauge.catalogue/1" and len(said["rows"]) >= 22
+    assert said["schema"] == "memgauge.catalogue/1" and len(said["rows"]) >= 22 and not said["left_out"]
     assert main(["estimate", "zoo:mlp", "--device", "all"]) == 0
     assert "nvidia-h200" in capfd.readouterr().out
+
+
+def test_cards_without_kernels_are_left_out_of_the_table_and_said(capfd: Capture) -> None:
+    assert main(["estimate", "zoo:mlp", "--device", "all", "--torch", "2.6", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert [line.partition(":")[0] for line in said["left_out"]] == ["nvidia-rtx-5090", "nvidia-b200"]
+    assert not {"nvidia-rtx-5090", "nvidia-b200"} & {row["device"] for row in said["rows"]}
+    assert main(["estimate", "zoo:mlp", "--device", "all", "--torch", "2.6"]) == 0
+    assert "left out: nvidia-b200" in capfd.readouterr().out
+    assert main(["devices", "--torch", "2.6"]) == 0
+    assert capfd.readouterr().out.count("no kernels") == 2
 
 
 def test_values_of_an_argument_in_one_table(capfd: Capture) -> None:
@@ -496,6 +507,13 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
         ("estimate zoo:mlp --device nvidia-t4 --cudnn benchmark,no-benchmark", "contradicts"),
         ("estimate zoo:mlp --device nvidia-t4 --cudnn fast", "'fast'"),
         ("estimate zoo:mlp --device nvidia-t4 --torch two", "'two'"),
+        ("estimate zoo:mlp --device nvidia-rtx-5090 --cuda 11.8", "CUDA 11.8"),
+        ("estimate zoo:mlp --device nvidia-b200 --torch 1.9 --method both", "torch 1.9"),
+        ("estimate zoo:mlp --device nvidia-b200 --torch 1.9 --vary batch_size=8,16", "torch 1.9"),
+        ("fit zoo:mlp --device nvidia-b200 --torch 1.9", "torch 1.9"),
+        ("devices nvidia-b200 --torch 1.9", "torch 1.9"),
+        ("estimate zoo:mlp --device nvidia-t4 --torch 2.6 --cuda 10.2", "CUDA 10.2"),
+        ("estimate zoo:mlp --device all --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
         ("estimate zoo:mlp --device nvidia-t4 --cublaslt-workspace=-1", "--cublaslt-workspace -1"),
         ("fit zoo:mlp --device nvidia-t4 --cublaslt-workspace much", "--cublaslt-workspace much"),

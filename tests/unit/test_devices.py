@@ -9,7 +9,7 @@ import pytest
 from memgauge import devices
 from memgauge.devices import GRADES, Figure, libraries
 from memgauge.devices.context import SPREAD, context, local_memory_bytes, observations
-from memgauge.devices.stack import Stack, parse_version, workspace_config_bytes
+from memgauge.devices.stack import Stack, check_release, parse_version, workspace_config_bytes
 from memgauge.errors import UsageError
 from memgauge.units import KIB, MIB
 
@@ -136,6 +136,65 @@ def test_kernels_are_loaded_lazily_since_torch_1_13_with_cuda_11_7(
     torch: tuple[int, int], cuda: tuple[int, int], is_lazy: bool
 ) -> None:
     assert Stack(torch=torch, cuda=cuda).is_lazy is is_lazy
+
+
+@pytest.mark.parametrize(
+    ("card", "given", "said"),
+    [
+        ("nvidia-rtx-5090", {"cuda": (11, 8)}, "CUDA 11.8 .*RTX 5090.*12.0.*--cuda 12.8 or newer"),
+        ("nvidia-b200", {"torch": (1, 9)}, "torch 1.9 .*B200.*10.0.*--torch 2.7 or newer"),
+        ("nvidia-h100-80gb", {"torch": (2, 0), "cuda": (11, 7)}, "CUDA 11.7 .*--cuda 11.8 or newer"),
+        ("nvidia-v100-32gb", {"cuda": (13, 0)}, "CUDA 13.0 .*V100.*7.0.*--cuda 12.6"),
+        ("nvidia-a100-40gb", {"torch": (1, 8), "cuda": (10, 2)}, "CUDA 10.2 .*--cuda 11.0 or newer"),
+    ],
+)
+def test_a_cuda_without_kernels_for_the_card_is_refused(
+    card: str, given: dict[str, tuple[int, int]], said: str
+) -> None:
+    device = devices.find(card)
+    with pytest.raises(UsageError, match=said):
+        Stack(**given).on_card(device.title, device.compute_capability)
+
+
+def test_every_card_has_a_usual_cuda_with_kernels_for_it() -> None:
+    for torch in ((2, 7), (2, 8), (2, 11), (2, 13)):
+        for device in devices.gpus():
+            usual = Stack(torch=torch).on_card(device.title, device.compute_capability)
+            assert usual.on_card(device.title, device.compute_capability) == usual
+
+    def usual_of(card: str, *torch: int) -> tuple[int, int]:
+        device = devices.find(card)
+        found = Stack(torch=(torch[0], torch[1])).on_card(device.title, device.compute_capability)
+        return found.cuda_version
+
+    assert usual_of("nvidia-t4", 2, 13) == (13, 0)
+    assert usual_of("nvidia-v100-16gb", 2, 13) == (12, 6)
+    assert usual_of("nvidia-rtx-5090", 2, 7) == (12, 8)
+    assert usual_of("nvidia-p100-16gb", 1, 4) == (10, 1)
+
+
+def test_contexts_that_somebody_saw_are_not_refused() -> None:
+    for seen in observations():
+        device = devices.catalogue().get(seen.device)
+        torch, cuda = parse_version(seen.torch, "torch"), parse_version(seen.cuda, "CUDA")
+        check_release(torch, cuda)
+        if device is not None:
+            assert Stack(torch=torch, cuda=cuda).on_card(device.title, device.compute_capability)
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "said"),
+    [
+        ((2, 6), (10, 2), "torch 2.6 .*CUDA 10.2; write --cuda 12.4 or newer"),
+        ((2, 6), (12, 8), "torch 2.6 .*CUDA 12.8; write --cuda 12.4, or --torch 2.7 or newer"),
+        ((1, 9), (13, 0), "torch 1.9 .*CUDA 13.0; write --cuda 11.1"),
+    ],
+)
+def test_a_torch_and_a_cuda_that_never_met_are_refused(
+    torch: tuple[int, int], cuda: tuple[int, int], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_release(torch, cuda)
 
 
 def test_cublas_workspaces_by_architecture_and_version() -> None:

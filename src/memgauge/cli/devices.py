@@ -8,6 +8,7 @@ import typer
 
 from memgauge.cli import options
 from memgauge.cli.output import show, show_json
+from memgauge.errors import UsageError
 
 if TYPE_CHECKING:
     from memgauge.cli.documents import DeviceFacts
@@ -62,12 +63,16 @@ def command(
             here = "read here" if device.kind == "cpu" else "calibrate"
             table.add_row(plain(device.name), here, "", "", plain(device.title))
             continue
-        beside, figure = context(device, stack)
+        try:
+            beside, figure = context(device, stack.on_card(device.title, device.compute_capability))
+            taken = amount(beside.expected, figure.grade)
+        except UsageError:  # said in full by memgauge devices NAME
+            taken = "no kernels"
         table.add_row(
             plain(device.name),
             format_bytes(device.capacity_bytes),
             amount(usable.bytes, usable.grade),
-            amount(beside.expected, figure.grade),
+            taken,
             plain(device.title),
         )
     show(
@@ -87,6 +92,7 @@ def _facts(name: str, stack: object) -> DeviceFacts:
 
     assert isinstance(stack, Stack)
     device = devices.find(name)
+    stack = stack.on_card(device.title, device.compute_capability)
     facts: list[Fact] = []
 
     def add(what: str, figure: Range | int | None, grade: str, source: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from memgauge.arguments import TargetOptions, check_choice
-from memgauge.devices.stack import Stack, parse_version
+from memgauge.devices.stack import Stack, check_release, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
 
@@ -249,7 +249,10 @@ def stack_of(
         given["cublaslt_unified"] = cublaslt_unified
     if not given:
         return None
-    return stack_here(**given)
+    stack = stack_here(**given)
+    if stack.cuda is not None:
+        check_release(stack.torch, stack.cuda)
+    return stack
 
 
 def stack_here(**given: Any) -> Stack:

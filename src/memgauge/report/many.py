@@ -25,7 +25,8 @@ def catalogue_view(result: Catalogue) -> RenderableType:
     table = grid("device", "fits", "on the device", "least", "usable")
     for row in result.rows:
         table.add_row(plain(row.device), *_cells(row))
-    return Group(head, Text(), table, Text(), Text(_LEAST, style="dim"))
+    left_out = [Text(f"left out: {plain(line).plain}", style="dim") for line in result.left_out]
+    return Group(head, Text(), table, Text(), *left_out, Text(_LEAST, style="dim"))
 
 
 def curve_view(result: Curve) -> RenderableType:
