@@ -52,7 +52,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One device of the catalogue. `capacity_bytes` is None where it is read from the machine."""
+    """One device of the catalogue. `capacity_bytes` is None where the machine has to be asked."""
 
     name: str
     title: str
