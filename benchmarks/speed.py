@@ -30,7 +30,8 @@ from memgauge.frameworks.torch.bare import reset_peak, resident_bytes
 from memgauge.frameworks.torch.protocol import call
 from memgauge.targets import TargetOptions, resolve
 from memgauge.units import GIB, format_bytes
-from memgauge.vary import Varied, largest
+from memgauge.varied import Varied
+from memgauge.vary import largest
 from memgauge.workload import Workload
 
 # target, options, seconds that an estimate may take in a warm process

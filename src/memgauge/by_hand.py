@@ -112,6 +112,8 @@ def both(
     from memgauge.frameworks.torch import predict
 
     threads = predict.threads_of_run(threads)
+    if place.kind == "cuda":
+        stack = predict.stack_on(place, stack)
     trace = _predict(workload, place, reader, steps=steps, threads=threads, stack=stack)
     timeline = replay(trace, place, allocator)
     traced = estimate_of(

@@ -9,7 +9,7 @@ import msgspec
 from memgauge import devices
 from memgauge.devices import Device, Figure, Ladder
 from memgauge.devices.context import context
-from memgauge.devices.libraries import cublas_bytes
+from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack, parse_version
 from memgauge.errors import UsageError
 from memgauge.records import Range
@@ -34,6 +34,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     cuda: str
     driver: str = ""
+    architecture: str = ""  # AMD's, as the compiler names it: gfx90a
     used_before: int | None = None  # by NVML; None: the device was taken to be idle
 
 
@@ -76,7 +77,8 @@ def calibrated(found: Readings) -> Calibration:
             f"the context reads {ladder.last} bytes of {found.total_bytes}: another process was using the "
             "device meanwhile; run memgauge calibrate on an idle one"
         )
-    source = f"memgauge calibrate, {time.strftime('%Y-%m-%d')}, torch {found.torch}, CUDA {found.cuda}"
+    source = f"memgauge calibrate, {time.strftime('%Y-%m-%d')}, torch {found.torch}, "
+    source += f"{'ROCm' if found.architecture else 'CUDA'} {found.cuda}"
     source += f", driver {found.driver}" if found.driver else ""
     device = Device(
         name="cuda",
@@ -85,6 +87,7 @@ def calibrated(found: Readings) -> Calibration:
         capacity_bytes=found.total_bytes,
         compute_capability=found.compute_capability,
         source=source,
+        architecture=found.architecture,
         multiprocessors=found.multiprocessors,
         threads_per_multiprocessor=found.threads_per_multiprocessor,
         usable=Figure(bytes=found.total_bytes, grade="measured", source=source),
@@ -96,7 +99,7 @@ def calibrated(found: Readings) -> Calibration:
         readings=found,
         device=device,
         nearest=None if known is None else known.name,
-        deviations=deviations(found, known, ladder),
+        deviations=deviations(found, device, known, ladder),
     )
 
 
@@ -115,10 +118,15 @@ def nearest(found: Readings) -> Device | None:
     return min(close, key=rank, default=None)
 
 
-def deviations(found: Readings, known: Device | None, ladder: Ladder) -> tuple[Deviation, ...]:
+def deviations(
+    found: Readings, device: Device, known: Device | None, ladder: Ladder
+) -> tuple[Deviation, ...]:
     """Return the catalogue's figures beside the measured ones."""
-    stack = Stack(torch=parse_version(found.torch, "torch"), cuda=parse_version(found.cuda, "CUDA"))
-    workspace = cublas_bytes(found.compute_capability, stack)
+    stack = Stack(
+        torch=parse_version(found.torch, "torch"),
+        cuda=parse_version(found.cuda, "CUDA") if device.is_nvidia else None,  # else it is ROCm's version
+    )
+    workspace = cublas_bytes_of(msgspec.structs.replace(device, cublas_workspace=None), stack)
     rows: list[Deviation] = []
     if known is not None:
         usable = known.usable_figure

@@ -306,7 +306,7 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
     """Say whether a run fits: `need` is the capacity that it must have, the context included."""
     usable = place.usable_figure
     if usable is None:
-        reason = "the capacity is read on the machine that has the device"
+        reason = "the card's memory is not known: run `memgauge calibrate` where it is, or give --device NAME"
         return Fits(
             verdict="uncertain",
             capacity_bytes=None,

@@ -78,8 +78,8 @@ def estimate(
     if isinstance(workload, str):
         workload = resolve(workload, options or TargetOptions(), sets or {})
     threads = predict.threads_of_run(threads)
-    if stack is None and place.kind == "cuda":
-        stack = predict.installed_stack()
+    if place.kind == "cuda":
+        stack = predict.stack_on(place, stack)
     trace = traced(workload, place, steps=steps, threads=threads, stack=stack)
     if followed is not None:
         followed(trace, replay(trace, place, allocator))

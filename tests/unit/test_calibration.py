@@ -53,6 +53,19 @@ def test_the_card_is_recognised_and_the_catalogue_is_judged() -> None:
     assert {r.figure: r.is_inside for r in off.deviations}["segment for a shared request"] is False
 
 
+def test_a_calibrated_amd_card_stays_one(tmp_path: Path) -> None:
+    found = msgspec.structs.replace(
+        T4, title="AMD Instinct MI300X", total_bytes=206_136_955_371, compute_capability=None,
+        architecture="gfx942", torch="2.6.0+rocm6.2", cuda="6.2.41133", cublas_workspace=128 * MIB,
+    )  # fmt: skip
+    result = calibrated(found)
+    assert result.nearest == "amd-mi300x"
+    assert {r.figure: r.is_inside for r in result.deviations}["cuBLAS workspace, first product"]
+    path = tmp_path / "device.toml"
+    path.write_text(device_toml(result.device))
+    assert not devices.find(str(path)).is_nvidia
+
+
 def test_a_card_that_is_not_listed_is_still_described() -> None:
     strange = msgspec.structs.replace(T4, total_bytes=5 * GIB, title="Something Else")
     result = calibrated(strange)
@@ -65,6 +78,26 @@ def test_the_file_is_read_back_as_the_same_device(tmp_path: Path) -> None:
     made = calibrated(msgspec.structs.replace(T4, title='The "quick" card\\')).device
     path.write_text(device_toml(made))
     assert devices.find(str(path)) == made
+
+
+def test_device_cuda_says_what_to_do_before_and_is_listed_after_a_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for arguments in ("estimate zoo:mlp --device cuda", "devices cuda"):
+        assert main(arguments.split()) == 0
+        out = " ".join(capfd.readouterr().out.split())
+        assert "memgauge calibrate" in out and "--device NAME" in out
+
+    def listed() -> str:
+        assert main(["devices"]) == 0
+        return next(line for line in capfd.readouterr().out.splitlines() if line.startswith("cuda "))
+
+    assert "calibrate" in listed()
+    file = devices.calibration_file()
+    file.parent.mkdir(parents=True)
+    file.write_text(device_toml(calibrated(T4).device))
+    assert "calibrate" not in listed() and "Tesla T4" in listed()
 
 
 def test_device_cuda_uses_the_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

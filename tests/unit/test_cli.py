@@ -450,12 +450,34 @@ def test_a_described_card_is_a_device(tmp_path: Path, capfd: Capture) -> None:
     assert json.loads(capfd.readouterr().out)["device"]["name"] == "tiny"
 
 
+def test_the_workspace_of_cublaslt_can_be_given(capfd: Capture) -> None:
+    def allocated(*more: str) -> int:
+        assert main(["estimate", "zoo:mlp", "--device", "nvidia-t4", "--json", *more]) == 0
+        return int(json.loads(capfd.readouterr().out)["peak"]["allocated_bytes"])
+
+    shared = allocated()
+    own = allocated("--no-cublaslt-unified", "--cublaslt-workspace", "65536")
+    assert own == shared + 64 * 2**20
+    assert allocated("--cublaslt-workspace", "65536", "--cublaslt-unified") == shared
+
+
 def test_the_whole_catalogue_in_one_table(capfd: Capture) -> None:
     assert main(["estimate", "zoo:mlp", "--device", "all", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)
-    assert said["schema"] == "memgauge.catalogue/1" and len(said["rows"]) >= 22
+    assert said["schema"] == "memgauge.catalogue/1" and len(said["rows"]) >= 22 and not said["left_out"]
     assert main(["estimate", "zoo:mlp", "--device", "all"]) == 0
     assert "nvidia-h200" in capfd.readouterr().out
+
+
+def test_cards_without_kernels_are_left_out_of_the_table_and_said(capfd: Capture) -> None:
+    assert main(["estimate", "zoo:mlp", "--device", "all", "--torch", "2.6", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert [line.partition(":")[0] for line in said["left_out"]] == ["nvidia-rtx-5090", "nvidia-b200"]
+    assert not {"nvidia-rtx-5090", "nvidia-b200"} & {row["device"] for row in said["rows"]}
+    assert main(["estimate", "zoo:mlp", "--device", "all", "--torch", "2.6"]) == 0
+    assert "left out: nvidia-b200" in capfd.readouterr().out
+    assert main(["devices", "--torch", "2.6"]) == 0
+    assert capfd.readouterr().out.count("no kernels") == 2
 
 
 def test_values_of_an_argument_in_one_table(capfd: Capture) -> None:
@@ -485,13 +507,30 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
         ("estimate zoo:mlp --device nvidia-t4 --cudnn benchmark,no-benchmark", "contradicts"),
         ("estimate zoo:mlp --device nvidia-t4 --cudnn fast", "'fast'"),
         ("estimate zoo:mlp --device nvidia-t4 --torch two", "'two'"),
+        ("estimate zoo:mlp --device nvidia-rtx-5090 --cuda 11.8", "CUDA 11.8"),
+        ("estimate zoo:mlp --device nvidia-b200 --torch 1.9 --method both", "torch 1.9"),
+        ("estimate zoo:mlp --device nvidia-b200 --torch 1.9 --vary batch_size=8,16", "torch 1.9"),
+        ("fit zoo:mlp --device nvidia-b200 --torch 1.9", "torch 1.9"),
+        ("devices nvidia-b200 --torch 1.9", "torch 1.9"),
+        ("estimate zoo:mlp --device nvidia-t4 --torch 2.6 --cuda 10.2", "CUDA 10.2"),
+        ("estimate zoo:mlp --device all --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
+        ("estimate zoo:mlp --device nvidia-t4 --cublaslt-workspace=-1", "--cublaslt-workspace -1"),
+        ("fit zoo:mlp --device nvidia-t4 --cublaslt-workspace much", "--cublaslt-workspace much"),
+        (
+            "fit zoo:mlp --device nvidia-t4 --cublaslt-workspace 9999999999",
+            "CUBLASLT_WORKSPACE_SIZE 9999999999",
+        ),
+        ("estimate zoo:mlp --no-cublaslt-unified", "change nothing on the CPU"),
         ("estimate zoo:mlp --device nvidia-t4 --alloc-conf max_split_size_mb:1", "max_split_size_mb:1"),
         ("estimate zoo:mlp --device cpu --vary batch_size=8", "--device cpu"),
         ("estimate zoo:mlp --device nvidia-t4 --vary batch_size=x", "'x'"),
         ("fit zoo:mlp --device cuda", "--device cuda"),
         ("fit zoo:mlp --device nvidia-t4 --batch-size 8", "both given and varied"),
         ("fit zoo:mlp --device nvidia-t4 --vary batch_size=8", "name one argument"),
+        ("fit zoo:mlp --device nvidia-t4 --vary precision", "--vary precision: that is no whole number"),
+        ("estimate zoo:mlp --device nvidia-t4 --vary mode=1,2", "--vary mode: that is no whole number"),
+        ("fit zoo:mlp --device all", "memgauge estimate zoo:mlp --device all"),
     ],
 )
 def test_bad_input_about_cards_is_named(arguments: str, said: str, capfd: Capture) -> None:

@@ -12,13 +12,19 @@ from memgauge import devices
 from memgauge.devices import libraries
 from memgauge.devices.stack import Stack
 from memgauge.estimate import traced
+from memgauge.frameworks.torch.cuda_libraries import WITHOUT_CUDNN_NOTE
 from memgauge.records import Trace
 from memgauge.units import MIB
 from memgauge.workload import Workload
 
 
 def run(
-    model: Any, *shape: int, stack: Stack | None = None, device: str = "nvidia-a100-40gb", before: Any = None
+    model: Any,
+    *shape: int,
+    stack: Stack | None = None,
+    device: str = "nvidia-a100-40gb",
+    before: Any = None,
+    to: torch.dtype = torch.float32,
 ) -> Trace:
     def build() -> Any:
         if before is not None:
@@ -28,7 +34,7 @@ def run(
     def step(model: nn.Module, x: torch.Tensor) -> None:
         model(x).sum().backward()
 
-    workload = Workload(build=build, batch=lambda: torch.randn(*shape), step=step)
+    workload = Workload(build=build, batch=lambda: torch.randn(*shape, dtype=to), step=step)
     return traced(workload, devices.find(device), steps=3, threads=1, stack=stack or Stack(torch=(2, 6)))
 
 
@@ -55,6 +61,24 @@ def test_each_of_two_threads_keeps_one_cublas_workspace() -> None:
     released = {e.storage for e in trace.events if e.requested_bytes < 0}
     assert all(trace.events[index].storage not in released for index, _ in taken)
     assert {trace.categories[trace.events[index].storage] for index, _ in taken} == {"workspace"}
+
+
+def test_a_cublaslt_workspace_of_its_own_passes_by_and_since_torch_2_9_is_kept() -> None:
+    def taken(**settings: Any) -> tuple[list[int], bool]:
+        trace = run(linear, 32, 64, stack=Stack(**settings))
+        found = of(trace, libraries.CUBLASLT)
+        released = {e.storage for e in trace.events if e.requested_bytes < 0}
+        return [size for _, size in found], any(trace.events[i].storage in released for i, _ in found)
+
+    own = {"cublaslt_unified": False, "cublaslt_workspace_kib": 512}
+    assert taken(torch=(2, 6), **own) == ([MIB // 2] * 6, True)
+    assert taken(torch=(2, 13), **own) == ([MIB // 2], False)
+    assert taken(torch=(2, 13)) == ([], False)
+
+
+def test_an_amd_card_takes_hipblaslts_workspace() -> None:
+    trace = run(linear, 32, 64, stack=Stack(torch=(2, 13)), device="amd-mi250")
+    assert [size for _, size in of(trace, libraries.CUBLASLT)] == [76 * MIB]
 
 
 def test_hopper_gets_the_larger_workspace_and_a_setting_overrides_it() -> None:
@@ -203,6 +227,26 @@ def test_without_cudnn_a_convolution_of_one_point_unfolds_only_backward() -> Non
 def test_what_has_one_dimension_is_unfolded_as_well() -> None:
     trace = run(lambda: nn.Conv1d(16, 8, 3), 4, 16, 34, stack=Stack(torch=(2, 6), cudnn=False))
     assert {size for _, size in of(trace, libraries.COLUMNS)} == {16 * 3 * 32 * 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "is_named"),
+    [
+        (lambda: nn.Conv2d(8, 8, 3, groups=2), (2, 8, 16, 16), True),
+        (lambda: nn.ConvTranspose2d(8, 8, 3), (2, 8, 16, 16), True),
+        (lambda: nn.Conv3d(8, 8, 3), (2, 8, 8, 8, 8), True),
+        (lambda: nn.Conv2d(8, 8, 3), (2, 8, 16, 16), False),
+        (lambda: nn.Conv2d(8, 8, 3, groups=8), (2, 8, 16, 16), False),
+    ],
+)
+def test_convolutions_without_cudnn_that_are_not_followed_are_named(
+    model: Any, shape: tuple[int, ...], is_named: bool
+) -> None:
+    off = run(model, *shape, stack=Stack(torch=(2, 6), cudnn=False))
+    assert (WITHOUT_CUDNN_NOTE in off.unmodelled) is is_named
+    assert WITHOUT_CUDNN_NOTE not in run(model, *shape).unmodelled
+    older = run(lambda: model().bfloat16(), *shape, device="nvidia-t4", to=torch.bfloat16)
+    assert (WITHOUT_CUDNN_NOTE in older.unmodelled) is is_named
 
 
 @pytest.mark.parametrize(

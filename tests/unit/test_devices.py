@@ -9,7 +9,7 @@ import pytest
 from memgauge import devices
 from memgauge.devices import GRADES, Figure, libraries
 from memgauge.devices.context import SPREAD, context, local_memory_bytes, observations
-from memgauge.devices.stack import Stack, parse_version, workspace_config_bytes
+from memgauge.devices.stack import Stack, check_release, parse_version, workspace_config_bytes
 from memgauge.errors import UsageError
 from memgauge.units import KIB, MIB
 
@@ -72,6 +72,7 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD.replace("my-card", " "), "name is empty"),
         (CARD + "colour = 'red'", "colour"),
         (CARD.replace("40", "-40"), "multiprocessors = -40"),
+        (CARD + "architecture = 'gfx90a'", "'gfx90a' is AMD's"),
         (CARD + CARD, "one [[device]] table"),
         ("device = [1]", "one [[device]] table"),
         ("not toml", "not TOML"),
@@ -137,6 +138,65 @@ def test_kernels_are_loaded_lazily_since_torch_1_13_with_cuda_11_7(
     assert Stack(torch=torch, cuda=cuda).is_lazy is is_lazy
 
 
+@pytest.mark.parametrize(
+    ("card", "given", "said"),
+    [
+        ("nvidia-rtx-5090", {"cuda": (11, 8)}, "CUDA 11.8 .*RTX 5090.*12.0.*--cuda 12.8 or newer"),
+        ("nvidia-b200", {"torch": (1, 9)}, "torch 1.9 .*B200.*10.0.*--torch 2.7 or newer"),
+        ("nvidia-h100-80gb", {"torch": (2, 0), "cuda": (11, 7)}, "CUDA 11.7 .*--cuda 11.8 or newer"),
+        ("nvidia-v100-32gb", {"cuda": (13, 0)}, "CUDA 13.0 .*V100.*7.0.*--cuda 12.6"),
+        ("nvidia-a100-40gb", {"torch": (1, 8), "cuda": (10, 2)}, "CUDA 10.2 .*--cuda 11.0 or newer"),
+    ],
+)
+def test_a_cuda_without_kernels_for_the_card_is_refused(
+    card: str, given: dict[str, tuple[int, int]], said: str
+) -> None:
+    device = devices.find(card)
+    with pytest.raises(UsageError, match=said):
+        Stack(**given).on_card(device.title, device.compute_capability)
+
+
+def test_every_card_has_a_usual_cuda_with_kernels_for_it() -> None:
+    for torch in ((2, 7), (2, 8), (2, 11), (2, 13)):
+        for device in devices.gpus():
+            usual = Stack(torch=torch).on_card(device.title, device.compute_capability)
+            assert usual.on_card(device.title, device.compute_capability) == usual
+
+    def usual_of(card: str, *torch: int) -> tuple[int, int]:
+        device = devices.find(card)
+        found = Stack(torch=(torch[0], torch[1])).on_card(device.title, device.compute_capability)
+        return found.cuda_version
+
+    assert usual_of("nvidia-t4", 2, 13) == (13, 0)
+    assert usual_of("nvidia-v100-16gb", 2, 13) == (12, 6)
+    assert usual_of("nvidia-rtx-5090", 2, 7) == (12, 8)
+    assert usual_of("nvidia-p100-16gb", 1, 4) == (10, 1)
+
+
+def test_contexts_that_somebody_saw_are_not_refused() -> None:
+    for seen in observations():
+        device = devices.catalogue().get(seen.device)
+        torch, cuda = parse_version(seen.torch, "torch"), parse_version(seen.cuda, "CUDA")
+        check_release(torch, cuda)
+        if device is not None:
+            assert Stack(torch=torch, cuda=cuda).on_card(device.title, device.compute_capability)
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "said"),
+    [
+        ((2, 6), (10, 2), "torch 2.6 .*CUDA 10.2; write --cuda 12.4 or newer"),
+        ((2, 6), (12, 8), "torch 2.6 .*CUDA 12.8; write --cuda 12.4, or --torch 2.7 or newer"),
+        ((1, 9), (13, 0), "torch 1.9 .*CUDA 13.0; write --cuda 11.1"),
+    ],
+)
+def test_a_torch_and_a_cuda_that_never_met_are_refused(
+    torch: tuple[int, int], cuda: tuple[int, int], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_release(torch, cuda)
+
+
 def test_cublas_workspaces_by_architecture_and_version() -> None:
     newest = Stack(torch=(2, 13))
     assert libraries.cublas_bytes((8, 0), newest) == 8_519_680
@@ -153,6 +213,34 @@ def test_cublaslt_shares_the_workspace_since_torch_2_9() -> None:
     assert libraries.cublaslt_bytes(Stack(torch=(2, 6))) == MIB
     assert libraries.cublaslt_bytes(Stack(torch=(2, 9))) == 0
     assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_unified=True)) == 0
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 9), cublaslt_unified=False)) == MIB
+    assert libraries.cublaslt_bytes(Stack(torch=(2, 6), cublaslt_workspace_kib=4096)) == 4 * MIB
+
+
+def test_hipblaslt_has_76_mib_of_its_own_whatever_is_said_of_sharing() -> None:
+    for unified in (None, True, False):
+        assert libraries.cublaslt_bytes(Stack(cublaslt_unified=unified), is_nvidia=False) == 76 * MIB
+    assert libraries.cublaslt_bytes(Stack(cublaslt_workspace_kib=1024), is_nvidia=False) == MIB
+
+
+AMD = """
+[[device]]
+name = "my-card"
+capacity_bytes = 68_719_476_736
+architecture = "gfx90a"
+"""
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mib"),
+    [("cdna2", 32), ("gfx90a", 32), ("cdna3", 128), ("gfx942", 128), ("gfx950", 128), ("gfx1100", 32)],
+)
+def test_a_described_amd_card_is_known_by_its_architecture(
+    tmp_path: Path, architecture: str, mib: int
+) -> None:
+    device = devices.find(write(tmp_path, AMD.replace("gfx90a", architecture)))
+    assert not device.is_nvidia
+    assert libraries.cublas_bytes_of(device, Stack()) == mib * MIB
 
 
 def test_sizes_of_a_workspace_setting_count_as_often_as_they_say() -> None:

@@ -13,7 +13,8 @@ from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
 from memgauge.errors import UsageError
 from memgauge.records import Category, MemoryEvent, Scratch, Trace
-from memgauge.vary import Varied, curve, largest, over_catalogue, parse_values
+from memgauge.varied import Varied
+from memgauge.vary import curve, largest, over_catalogue, parse_values
 
 MLP = {"options": TargetOptions(), "sets": {}}
 

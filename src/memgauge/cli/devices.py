@@ -8,6 +8,7 @@ import typer
 
 from memgauge.cli import options
 from memgauge.cli.output import show, show_json
+from memgauge.errors import UsageError
 
 if TYPE_CHECKING:
     from memgauge.cli.documents import DeviceFacts
@@ -41,7 +42,7 @@ def command(
         else:
             _explain(facts)
         return
-    found = tuple(devices.catalogue().values())
+    found = tuple(devices.find(name) for name in devices.catalogue())  # "cuda" as it was calibrated
     if as_json:
         show_json(Devices(devices=found))
         return
@@ -59,14 +60,19 @@ def command(
     for device in found:
         usable = device.usable_figure
         if usable is None:
-            table.add_row(plain(device.name), "read here", "", "", plain(device.title))
+            here = "read here" if device.kind == "cpu" else "calibrate"
+            table.add_row(plain(device.name), here, "", "", plain(device.title))
             continue
-        beside, figure = context(device, stack)
+        try:
+            beside, figure = context(device, stack.on_card(device.title, device.compute_capability))
+            taken = amount(beside.expected, figure.grade)
+        except UsageError:  # said in full by memgauge devices NAME
+            taken = "no kernels"
         table.add_row(
             plain(device.name),
             format_bytes(device.capacity_bytes),
             amount(usable.bytes, usable.grade),
-            amount(beside.expected, figure.grade),
+            taken,
             plain(device.title),
         )
     show(
@@ -86,6 +92,7 @@ def _facts(name: str, stack: object) -> DeviceFacts:
 
     assert isinstance(stack, Stack)
     device = devices.find(name)
+    stack = stack.on_card(device.title, device.compute_capability)
     facts: list[Fact] = []
 
     def add(what: str, figure: Range | int | None, grade: str, source: str) -> None:
@@ -113,8 +120,8 @@ def _facts(name: str, stack: object) -> DeviceFacts:
         size = libraries.cublas_bytes_of(as_known, stack)
         add("cuBLAS workspace, each of two threads", size, grade, source)
         add(
-            "cuBLASLt workspace, each product",
-            libraries.cublaslt_bytes(stack),
+            "cuBLASLt workspace" + ("" if libraries.keeps_cublaslt(stack) else ", each product"),
+            libraries.cublaslt_bytes(stack, is_nvidia=device.is_nvidia),
             "vendor",
             libraries.MECHANISMS[libraries.CUBLASLT],
         )
@@ -153,6 +160,8 @@ def _explain(facts: DeviceFacts) -> None:
         parts.append(Text(f"what it has is {device.source}"))
         show(Group(*parts))
         return
+    if device.capacity_bytes is None:
+        parts.append(Text(f"its memory is {device.source}", style="bold"))
     table = grid("figure", "amount", "grade")
     for fact in facts.facts:
         table.add_row(fact.what, format_range(fact.bytes), fact.grade)

@@ -45,6 +45,8 @@ def command(
     cudnn: options.Cudnn = None,
     tf32: options.Tf32 = None,
     cublas_workspace: options.CublasWorkspace = None,
+    cublaslt_workspace: options.CublasltWorkspace = None,
+    cublaslt_unified: options.CublasltUnified = None,
     vary: options.Vary = None,
     method: options.Method = "trace",
     layers: options.LayersIfAsked = None,
@@ -73,7 +75,9 @@ def command(
         mode,
         checkpointing,
     )
-    stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
+    stack = options.stack_of(
+        torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
+    )
     allocator = _allocator(alloc_conf, device)
     _refuse_contradictions(device, stack, method, vary)
     if html is not None and method != "trace":
@@ -138,7 +142,7 @@ def _refuse_contradictions(device: str, stack: Stack | None, method: str, vary: 
             )
     elif stack is not None and devices.find(device).kind == "cpu":
         raise UsageError(
-            "--torch, --cuda, --cudnn, --tf32 and --cublas-workspace change nothing on the CPU; "
+            "--torch, --cuda, --cudnn, --tf32, --cublas-workspace and those of cuBLASLt change nothing on the CPU; "
             "add --device with a GPU's name"
         )
     elif vary is not None and method != "trace":
@@ -159,19 +163,19 @@ def _show_many(
     as_json: bool,
 ) -> None:
     """Show one table: over the catalogue, or over the values of one argument."""
-    from memgauge import vary as varied
+    from memgauge import vary as many
     from memgauge.report.many import catalogue_view, curve_view
 
     facts = {"options": asked, "sets": arguments, "steps": steps, "allocator": allocator, "stack": stack}
     result: Any
     if vary is None:
         with running(f"predicting {target} on every card of the catalogue"):
-            result = varied.over_catalogue(target, **facts)
+            result = many.over_catalogue(target, **facts)
         view = catalogue_view(result)
     else:
-        name, values = varied.parse_values(vary)
+        name, values = many.parse_values(vary)
         with running(f"predicting {target} for {len(values)} values of {name}"):
-            result = varied.curve(target, device=device, name=name, values=values, **facts)
+            result = many.curve(target, device=device, name=name, values=values, **facts)
         view = curve_view(result)
     save_json(result, out)
     if as_json:

@@ -45,6 +45,8 @@ def command(
     cudnn: options.Cudnn = None,
     tf32: options.Tf32 = None,
     cublas_workspace: options.CublasWorkspace = None,
+    cublaslt_workspace: options.CublasltWorkspace = None,
+    cublaslt_unified: options.CublasltUnified = None,
     as_json: options.AsJson = False,
     out: options.Out = None,
 ) -> None:
@@ -54,11 +56,18 @@ def command(
     options.check_counts(steps=steps)
     if not vary.isidentifier():
         raise UsageError(f"--vary {vary}: name one argument; memgauge estimate --vary takes values")
+    if device == "all":
+        raise UsageError(
+            "--device all: fit searches on one card, name it (`memgauge devices` lists them); "
+            f"memgauge estimate {target} --device all shows where one batch fits"
+        )
     out, arguments = options.writable(out), parse_sets(sets or [])
     asked = options.what_is_run(
         target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
     )
-    stack = options.stack_of(torch_version, cuda_version, cudnn, tf32, cublas_workspace)
+    stack = options.stack_of(
+        torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
+    )
     allocator = None if alloc_conf is None else parse_cuda_settings(alloc_conf)
     with running(f"finding the largest {vary} of {target} on {device}"):
         from memgauge.vary import largest

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from memgauge.arguments import TargetOptions, check_choice
-from memgauge.devices.stack import Stack, parse_version
+from memgauge.devices.stack import Stack, check_release, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
 
@@ -195,6 +195,25 @@ CublasWorkspace = Annotated[
         rich_help_panel=_HOW,
     ),
 ]
+CublasltWorkspace = Annotated[
+    str | None,
+    typer.Option(
+        "--cublaslt-workspace",
+        metavar="KIB",
+        show_default=False,
+        help="As CUBLASLT_WORKSPACE_SIZE, such as 4096; of no effect where it is shared with cuBLAS's.",
+        rich_help_panel=_HOW,
+    ),
+]
+CublasltUnified = Annotated[
+    bool | None,
+    typer.Option(
+        "--cublaslt-unified/--no-cublaslt-unified",
+        show_default=False,
+        help="As TORCH_CUBLASLT_UNIFIED_WORKSPACE: cuBLASLt shares cuBLAS's workspace; since torch 2.9 by default.",
+        rich_help_panel=_HOW,
+    ),
+]
 
 
 def stack_of(
@@ -203,6 +222,8 @@ def stack_of(
     cudnn: str | None = None,
     tf32: bool | None = None,
     cublas_workspace: str | None = None,
+    cublaslt_workspace: str | None = None,
+    cublaslt_unified: bool | None = None,
 ) -> Stack | None:
     """Return the software that the options describe; None if none is given.
 
@@ -220,9 +241,18 @@ def stack_of(
         given["tf32"] = tf32
     if cublas_workspace is not None:
         given["cublas_workspace_config"] = cublas_workspace
+    if cublaslt_workspace is not None:
+        if not cublaslt_workspace.isdecimal():
+            raise UsageError(f"--cublaslt-workspace {cublaslt_workspace}: write KiB, such as 4096")
+        given["cublaslt_workspace_kib"] = int(cublaslt_workspace)
+    if cublaslt_unified is not None:
+        given["cublaslt_unified"] = cublaslt_unified
     if not given:
         return None
-    return stack_here(**given)
+    stack = stack_here(**given)
+    if stack.cuda is not None:
+        check_release(stack.torch, stack.cuda)
+    return stack
 
 
 def stack_here(**given: Any) -> Stack:

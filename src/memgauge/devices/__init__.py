@@ -23,6 +23,7 @@ GRADES = ("measured", "others", "vendor", "guessed")
 # Share of the vendor's capacity that the driver reports, for a card described without it, and how far it
 # may be off: those of the catalogue have 0.963 to 1.000, and 0.918 to 0.925 where ECC takes a sixteenth.
 USABLE_SHARE, USABLE_SPREAD = 0.975, 0.025
+_AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
 _SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
 
 
@@ -51,7 +52,7 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One device of the catalogue. `capacity_bytes` is None where it is read from the machine."""
+    """One device of the catalogue. `capacity_bytes` is None where the machine has to be asked."""
 
     name: str
     title: str
@@ -59,7 +60,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     capacity_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None  # None on what is not NVIDIA's
     source: str = ""
-    architecture: str = ""
+    architecture: str = ""  # the vendor's name, or the compiler's: "ampere", "cdna2", "gfx90a"
     multiprocessors: int | None = None
     threads_per_multiprocessor: int | None = None
     usable: Figure | None = None  # what the driver reports as the card's total
@@ -69,7 +70,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def is_nvidia(self) -> bool:
         """Return whether this is a card with NVIDIA's libraries."""
-        return self.kind == "cuda" and not self.name.startswith("amd-")
+        is_amd = self.name.startswith("amd-") or self.architecture.lower().startswith(_AMD_ARCHITECTURES)
+        return self.kind == "cuda" and not is_amd
+
+    @property
+    def is_newest_amd(self) -> bool:
+        """Return whether torch gives its libraries more: gfx94 (CDNA 3) and gfx95 (CDNA 4)."""
+        return self.architecture.lower().startswith(("cdna3", "cdna4", "gfx94", "gfx95"))
 
     @property
     def usable_figure(self) -> Figure | None:
@@ -153,6 +160,11 @@ def _check(device: Device, path: Path) -> None:
             raise UsageError(
                 f"{where}compute_capability = [{major}, {minor}]: write it as NVIDIA does, such as [8, 6]"
             )
+    if device.compute_capability is not None and not device.is_nvidia:
+        raise UsageError(
+            f"{where}architecture = {device.architecture!r} is AMD's and compute_capability is NVIDIA's; "
+            "leave one of them out"
+        )
     if device.capacity_bytes is None:
         raise UsageError(f"{where}capacity_bytes is missing; write the card's memory in bytes")
     figures = {

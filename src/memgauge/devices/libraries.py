@@ -22,7 +22,9 @@ EMBEDDING, SORT, ATTENTION = "embedding backward", "sorting", "attention backwar
 MECHANISMS = {
     CUBLAS: "workspace of each cuBLAS handle and stream, kept from the first product on "
     "(aten/src/ATen/cuda/CublasHandlePool.cpp; 8,519,680 B on an A10G: pytorch issue 95668)",
-    CUBLASLT: "workspace of one cuBLASLt product, before torch 2.9 (aten/src/ATen/cuda/CUDABlas.cpp; PR 156495)",
+    CUBLASLT: "workspace of one cuBLASLt product, before torch 2.9; since then shared with cuBLAS's, or where it is "
+    "not, kept from the first such product on (aten/src/ATen/cuda/CUDABlas.cpp, CublasHandlePool.cpp; PR 156495); "
+    "of hipBLASLt, which never shares, likewise (PR 139300)",
     CONVOLUTION: "workspace of one cuDNN convolution: copies in the layout of tensor cores, and partial sums "
     "of the filter's gradient (NVIDIA, Convolutional Layers User's Guide, tensor layouts; "
     "CUTLASS, Efficient GEMM, parallelized reductions)",
@@ -72,16 +74,36 @@ def cublas_bytes_of(device: Device, stack: Stack) -> int:
     """Return the same for a card of the catalogue, or as a device file says."""
     if device.cublas_workspace is not None and stack.cublas_workspace_config is None:
         return device.cublas_workspace.bytes
-    return cublas_bytes(device.compute_capability, stack, is_newest_amd=device.architecture == "cdna3")
+    return cublas_bytes(device.compute_capability, stack, is_newest_amd=device.is_newest_amd)
 
 
-def cublaslt_bytes(stack: Stack) -> int:
-    """Return what one product through cuBLASLt takes and gives back; 0 where it shares cuBLAS's workspace.
+def cublaslt_bytes(stack: Stack, *, is_nvidia: bool = True) -> int:
+    """Return the workspace of products through cuBLASLt (AMD: hipBLASLt); 0 where they share cuBLAS's.
 
-    Source: aten/src/ATen/cuda/CUDABlas.cpp `_parseChosenWorkspaceSize` (1 MiB); PR 156495 (torch 2.9).
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseCUDABlasLtWorkspaceSize` (1 MiB; AMD 76 MiB
+    since PR 139300, torch 2.6, which says 8 MiB for before), `getCUDABlasLtWorkspace` (never shared on
+    AMD); before torch 2.9 in CUDABlas.cpp.
+
+    Args:
+        stack: Versions and switches.
+        is_nvidia: Whether the card is NVIDIA's; else AMD's.
     """
     shared = stack.torch >= (2, 9) if stack.cublaslt_unified is None else stack.cublaslt_unified
-    return 0 if shared else MIB
+    if shared and is_nvidia:
+        return 0
+    if stack.cublaslt_workspace_kib is not None:
+        return stack.cublaslt_workspace_kib * KIB
+    if is_nvidia:
+        return MIB
+    return 76 * MIB if stack.torch >= (2, 6) else 8 * MIB
+
+
+def keeps_cublaslt(stack: Stack) -> bool:
+    """Return whether that workspace is kept for each handle and stream, as cuBLAS's is, or for one product only.
+
+    Source: PR 156495 (torch 2.9).
+    """
+    return stack.torch >= (2, 9)
 
 
 class Rate(IntEnum):

@@ -11,6 +11,16 @@ from memgauge.units import KIB
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?(?:[a-z+.-].*)?")
 _WORKSPACES = re.compile(r":([0-9]+):([0-9]+)")
+# Least CUDA with kernels for a major compute capability: NVIDIA, CUDA Toolkit release notes of these
+# versions. Kernels of x.0 run on x.1 to x.9 as well (Blackwell Compatibility Guide, 1.2; pytorch PR 45130),
+# so that an RTX 3090 (8.6) works with CUDA 11.0, which knows 8.0 only (contexts.toml).
+_LEAST_CUDA = {7: (9, 0), 8: (11, 0), 9: (11, 8), 10: (12, 8), 12: (12, 8)}
+# CUDA 13 has none below 7.5 (its release notes, "Deprecated Architectures"; pytorch issue 190385); torch's
+# builds for those cards have 12.6 (RELEASE.md, CUDA support matrix).
+_LEAST_FOR_CUDA_13, _CUDA_BEFORE_13 = (7, 5), (12, 6)
+# No torch before 2.7 was released with CUDA 12.8 or newer, none from 2.0 on with less than 11 (RELEASE.md,
+# release compatibility matrix: 2.0 has 11.7 and 11.8, 2.6 ends with 12.6, 2.7 begins 12.8).
+_FIRST_WITH_CUDA_12_8, _FIRST_WITHOUT_CUDA_10 = (2, 7), (2, 0)
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +30,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         torch: Version of torch, (major, minor).
         cuda: Version of CUDA that this torch is built with; None: the usual one of that torch.
         cublas_workspace_config: Value of CUBLAS_WORKSPACE_CONFIG.
+        cublaslt_workspace_kib: CUBLASLT_WORKSPACE_SIZE, KiB.
         cublaslt_unified: TORCH_CUBLASLT_UNIFIED_WORKSPACE; None: by the version of torch.
         cudnn: torch.backends.cudnn.enabled; None leaves what the program sets.
         cudnn_benchmark: torch.backends.cudnn.benchmark, likewise.
@@ -30,6 +41,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     torch: tuple[int, int] = (2, 13)
     cuda: tuple[int, int] | None = None
     cublas_workspace_config: str | None = None
+    cublaslt_workspace_kib: int | None = None
     cublaslt_unified: bool | None = None
     cudnn: bool | None = None
     cudnn_benchmark: bool | None = None
@@ -51,6 +63,10 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
                     raise UsageError(
                         f"cuDNN is off, so cudnn.{name}=on changes nothing; leave one of them out"
                     )
+        if self.cublaslt_workspace_kib is not None and not 0 <= self.cublaslt_workspace_kib < 2**31:
+            raise UsageError(
+                f"CUBLASLT_WORKSPACE_SIZE {self.cublaslt_workspace_kib}: write KiB as a whole number, such as 4096"
+            )
         if self.cublas_workspace_config is not None:
             workspace_config_bytes(self.cublas_workspace_config)
 
@@ -60,13 +76,38 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
         Source: the default wheels of PyTorch's release notes (1.7: 11.0 … 2.13: 13.0).
         """
-        if self.cuda is not None:
-            return self.cuda
-        usual = (
-            ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
-            ((1, 13), (11, 7)), ((1, 12), (11, 3)), ((1, 9), (11, 1)), ((1, 7), (11, 0)), ((0, 0), (10, 1)),
-        )  # fmt: skip
-        return next(cuda for since, cuda in usual if self.torch >= since)
+        return self.cuda if self.cuda is not None else _usual_cuda(self.torch)
+
+    def on_card(self, title: str, capability: tuple[int, int] | None) -> Stack:
+        """Return the same with a CUDA that has kernels for a card: the usual one, or else the nearest.
+
+        Args:
+            title: The card's, for messages.
+            capability: Its compute capability; where it is None, nothing is known and nothing changes.
+
+        Raises:
+            UsageError: The CUDA that is given has none, or no CUDA of this torch has.
+        """
+        if capability is None:
+            return self
+        card = f"{title} (compute capability {_written(capability)})"
+        least = _LEAST_CUDA.get(capability[0], (0, 0))
+        is_old = capability < _LEAST_FOR_CUDA_13
+        if self.cuda is None:
+            cuda = max(min(self.cuda_version, _CUDA_BEFORE_13) if is_old else self.cuda_version, least)
+            if cuda >= (12, 8) and self.torch < _FIRST_WITH_CUDA_12_8:
+                raise UsageError(
+                    f"torch {_written(self.torch)} has no kernels for {card}: these need CUDA {_written(least)}; "
+                    f"write --torch {_written(_FIRST_WITH_CUDA_12_8)} or newer"
+                )
+            return msgspec.structs.replace(self, cuda=cuda)
+        if self.cuda < least:
+            wanted = f"--cuda {_written(least)} or newer"
+        elif is_old and self.cuda >= (13, 0):
+            wanted = f"--cuda {_written(_CUDA_BEFORE_13)}"
+        else:
+            return self
+        raise UsageError(f"CUDA {_written(self.cuda)} has no kernels for {card}; write {wanted}")
 
     @property
     def is_lazy(self) -> bool:
@@ -75,6 +116,38 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         Source: pytorch PR 86509 (1.13: CUDA_MODULE_LOADING=LAZY is set, where CUDA is 11.7 or newer).
         """
         return self.torch >= (1, 13) and self.cuda_version >= (11, 7)
+
+
+def _usual_cuda(torch: tuple[int, int]) -> tuple[int, int]:
+    usual = (
+        ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
+        ((1, 13), (11, 7)), ((1, 12), (11, 3)), ((1, 9), (11, 1)), ((1, 7), (11, 0)), ((0, 0), (10, 1)),
+    )  # fmt: skip
+    return next(cuda for since, cuda in usual if torch >= since)
+
+
+def check_release(torch: tuple[int, int], cuda: tuple[int, int]) -> None:
+    """Refuse a torch and a CUDA that were never released together, for what a user writes.
+
+    What is installed is not asked: vendors build early versions of torch with newer CUDA.
+
+    Raises:
+        UsageError: There is no such release.
+    """
+    if cuda >= (12, 8) and torch < _FIRST_WITH_CUDA_12_8:
+        hint = f", or --torch {_written(_FIRST_WITH_CUDA_12_8)} or newer"
+    elif cuda < (11, 0) and torch >= _FIRST_WITHOUT_CUDA_10:
+        hint = " or newer"
+    else:
+        return
+    raise UsageError(
+        f"torch {_written(torch)} was never released with CUDA {_written(cuda)}; "
+        f"write --cuda {_written(_usual_cuda(torch))}{hint}"
+    )
+
+
+def _written(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 def parse_version(text: str, what: str) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from rich.text import Text
 from memgauge.records import Range
 from memgauge.report.tables import Bar, format_range, grid, plain, target_of
 from memgauge.units import format_bytes
-from memgauge.vary import Catalogue, Curve, Largest, Row
+from memgauge.varied import Curve, Row
+from memgauge.vary import Catalogue, Largest
 
 _LEAST = "least: usable memory below which it does not run, cached blocks given back"
 _STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
@@ -24,7 +25,8 @@ def catalogue_view(result: Catalogue) -> RenderableType:
     table = grid("device", "fits", "on the device", "least", "usable")
     for row in result.rows:
         table.add_row(plain(row.device), *_cells(row))
-    return Group(head, Text(), table, Text(), Text(_LEAST, style="dim"))
+    left_out = [Text(f"left out: {plain(line).plain}", style="dim") for line in result.left_out]
+    return Group(head, Text(), table, Text(), *left_out, Text(_LEAST, style="dim"))
 
 
 def curve_view(result: Curve) -> RenderableType:

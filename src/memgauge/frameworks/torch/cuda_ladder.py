@@ -69,6 +69,7 @@ def readings() -> Readings:
         title=properties.name,
         total_bytes=torch.cuda.mem_get_info(index)[1],
         compute_capability=torch.cuda.get_device_capability(index) if torch.version.hip is None else None,
+        architecture="" if torch.version.hip is None else properties.gcnArchName.partition(":")[0],
         multiprocessors=properties.multi_processor_count,
         threads_per_multiprocessor=getattr(properties, "max_threads_per_multi_processor", None),
         ladder=ladder,

@@ -40,6 +40,10 @@ PRODUCTS = frozenset(
 )  # fmt: skip
 _HALF = (torch.float16, torch.bfloat16)
 _CUDNN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WITHOUT_CUDNN_NOTE = (
+    "convolutions without cuDNN that are grouped, transposed or of three dimensions: the patches, copies and "
+    "partial results that torch's own kernels make of them"
+)
 TRANSFORM_NOTE = (
     "cudnn.benchmark may try a plan by Fourier transforms: up to {} for a moment of the first step (seldom)"
 )
@@ -51,7 +55,9 @@ class Libraries:
     def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
         self._mode = mode
         self._card = card
-        self._has_workspace: set[tuple[bool, int]] = set()  # thread: the engine's or not, and stream
+        # Owners: a thread, the engine's or not, and a stream.
+        self._has_workspace: set[tuple[bool, int]] = set()
+        self._has_light_workspace: set[tuple[bool, int]] = set()
         self._searched: set[tuple[Convolution, str]] = set()
         self._transform_bytes = 0
 
@@ -69,8 +75,7 @@ class Libraries:
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what an operator takes once its outputs are there, and gives back before it returns."""
         if func is aten.addmm.default and args[0].dim() == 1:
-            size = libraries.cublaslt_bytes(self._card.stack)
-            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+            self._product_with_bias()
         elif func is aten.embedding_dense_backward.default:
             grad, indices, rows = args[:3]
             size = libraries.embedding_backward_bytes(
@@ -83,6 +88,17 @@ class Libraries:
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+
+    def _product_with_bias(self) -> None:
+        """Note cuBLASLt's workspace: for this product, or kept from it on."""
+        stack = self._card.stack
+        size = libraries.cublaslt_bytes(stack, is_nvidia=self._card.is_nvidia)
+        owner = self._mode.in_backward, self._mode.stream
+        if not libraries.keeps_cublaslt(stack):
+            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+        elif size and owner not in self._has_light_workspace:
+            self._has_light_workspace.add(owner)
+            self._mode.take(size, Scratch(libraries.CUBLASLT, size, size), layer="")
 
     def _attention_backward(self, query: torch.Tensor, value: torch.Tensor) -> None:
         batch, heads, rows, size = query.shape
@@ -177,7 +193,9 @@ def convolution(
             direction = "data" if transposed else "forward"
             call = _call(mode, direction, input, weight, result, groups, stride, transposed)
             mode.libraries.convolve(call, padding, dilation)
-        elif kernel is Kernel.UNFOLDED:
+        else:
+            _note_what_is_not_modelled(mode, input, weight, groups, transposed)
+        if kernel is Kernel.UNFOLDED:
             is_product = max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
             mode.libraries.unfold(0 if is_product else columns_bytes(weight, result))
     return result
@@ -200,6 +218,8 @@ def convolution_backward(
     kernel = kernel_of(input, weight, groups, stride, dilation, transposed)
     form = layout_of(input, weight) if kernel is Kernel.CUDNN else torch.contiguous_format
     results: list[Any] = [None, None, None]
+    if kernel is not Kernel.CUDNN:
+        _note_what_is_not_modelled(mode, input, weight, groups, transposed)
     with _fitting(mode, form, input, weight, grad):
         for place, direction in ((0, "forward" if transposed else "data"), (1, "filter")):
             if not mask[place]:
@@ -233,14 +253,32 @@ def kernel_of(
     conditions on the workload (`_depthwise_by_cudnn`). What has one dimension is convolved as a
     picture one point high (`view4d`). bfloat16 is for cuDNN from 8.0 on (CUDAHooks.cpp `supportsBFloat16ConvolutionWithCuDNNv8`).
     """
-    channels = input.shape[1]
-    depthwise = not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
+    depthwise = _is_depthwise(input, weight, groups, transposed)
     if not _cudnn_takes(input):
         plain = input.dim() in (3, 4) and not transposed and not depthwise
         return Kernel.UNFOLDED if plain else Kernel.OTHER
     if not depthwise or layout_of(input, weight) is not torch.contiguous_format:
         return Kernel.CUDNN
     return Kernel.CUDNN if _depthwise_by_cudnn(input, weight, stride, dilation) else Kernel.OTHER
+
+
+def _is_depthwise(input: torch.Tensor, weight: torch.Tensor, groups: int, transposed: bool) -> bool:
+    channels = input.shape[1]
+    return not transposed and groups > 1 and groups == channels and weight.shape[0] % channels == 0
+
+
+def _note_what_is_not_modelled(
+    mode: CudaPhantomMode, input: torch.Tensor, weight: torch.Tensor, groups: int, transposed: bool
+) -> None:
+    """Name convolutions that torch makes itself in a way that is not followed.
+
+    Depthwise kernels take nothing. Groups are convolved one after the other from copies and joined;
+    transposed and three-dimensional ones unfold otherwise (native/Convolution.cpp `_convolution`,
+    `subtensor`; cuda/NaiveConvolutionTranspose2d.cu, NaiveDilatedConvolution.cu).
+    """
+    followed = groups == 1 and not transposed and input.dim() < 5
+    if not followed and not _is_depthwise(input, weight, groups, transposed):
+        mode.unmodelled.setdefault(WITHOUT_CUDNN_NOTE)
 
 
 def _depthwise_by_cudnn(input: torch.Tensor, weight: torch.Tensor, stride: Any, dilation: Any) -> bool:

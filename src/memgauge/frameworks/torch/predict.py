@@ -12,6 +12,7 @@ import torch
 from memgauge.devices import Device
 from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack, parse_version
+from memgauge.errors import UsageError
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.trace import Onlooker, trace
 from memgauge.records import Trace
@@ -74,6 +75,25 @@ def installed_stack() -> Stack:
         torch=parse_version(str(torch.__version__), "torch"),
         cuda=None if cuda is None else parse_version(cuda, "CUDA"),
     )
+
+
+def stack_on(place: Device, stack: Stack | None = None) -> Stack:
+    """Return the software on a card's machine, with a CUDA that has kernels for the card.
+
+    Args:
+        place: The card.
+        stack: What is given; else what is installed here, of which CUDA may differ there.
+
+    Raises:
+        UsageError: There are no such kernels.
+    """
+    if stack is None:
+        stack = installed_stack()
+        try:
+            return stack.on_card(place.title, place.compute_capability)
+        except UsageError:
+            stack = msgspec.structs.replace(stack, cuda=None)
+    return stack.on_card(place.title, place.compute_capability)
 
 
 def threads_of_run(asked: int | None) -> int:
