@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from places import HEAD, ONE, TARGET, Place
@@ -22,7 +23,7 @@ from memgauge.errors import MissingError, UsageError
 from memgauge.storage import RunFile
 from memgauge.study.database import url_of
 from memgauge.study.file import parse
-from memgauge.study.harvest import with_run_file
+from memgauge.study.harvest import _environment_bytes, with_run_file
 from memgauge.study.isolation import background
 from memgauge.study.ledger import Ledger
 from memgauge.study.local import Local
@@ -30,8 +31,9 @@ from memgauge.study.merge import open_study
 from memgauge.study.order import Order
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
-from memgauge.study.records import StudyRecord, Trial
+from memgauge.study.records import Baseline, StudyRecord, Trial
 from memgauge.study.runner import Runner
+from memgauge.study.trial import Result
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
 
@@ -88,6 +90,40 @@ def test_a_study_runs_each_trial_once_and_keeps_predicted_beside_measured(place:
     place.memgauge("study", "report", "study.toml", "-o", "page.html")
     page = (place.folder / "page.html").read_text()
     assert "default-src 'none'" in page and "trial 0" in page and "<script src" not in page
+
+
+def test_what_the_first_optimizer_loads_is_the_environment_s_and_not_the_network_s(place: Place) -> None:
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\nmodel = 'mlp'\ndata = 'digits'\n[space.mode]\nvalues = ['train', 'infer']\n",
+        '[study]\nname = "try"\nthreads = 1\nbaselines = 1\n',
+    )
+    place.memgauge("study", "run", "study.toml")
+    study = read(place)
+    (baseline,) = study.baselines.values()
+    assert baseline.with_optimizer_bytes is not None
+    assert baseline.with_optimizer_bytes - baseline.loaded_bytes > 40 * 2**20
+    taken = {t.params["mode"]: t for t in study.trials}
+    for mode, environment in (("train", baseline.with_optimizer_bytes), ("infer", baseline.loaded_bytes)):
+        figures = taken[mode].figures
+        assert figures["peak_network_bytes"] == figures["peak_resident_bytes"] - environment
+        assert figures["peak_network_bytes"] < 40 * 2**20  # a network of 18,000 parameters
+
+
+def test_what_a_trial_held_without_a_baseline_is_its_own_reading_only_where_that_was_of_everything() -> None:
+    read_early = Result(state="done", loaded_bytes=100)
+    assert _environment_bytes(read_early, None) == 100
+    assert _environment_bytes(msgspec.structs.replace(read_early, state="began"), None) is None
+    baseline = Baseline(
+        interpreter_bytes=1,
+        imported_bytes=2,
+        loaded_bytes=3,
+        with_optimizer_bytes=7,
+        spread_bytes=0,
+        repeats=1,
+    )
+    assert _environment_bytes(Result(state="done"), baseline) == 3
+    assert _environment_bytes(Result(state="done", has_dynamo=True), baseline) == 7
+    assert _environment_bytes(Result(state="began"), baseline) == 7  # a bound, whether it made one or not
 
 
 def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Place) -> None:

@@ -254,10 +254,11 @@ def _shown(value: Any) -> str:
 
 
 def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
-    table = grid("baseline of", "interpreter", "imported", "data loaded", "spread", flexible="baseline of")
+    heads = ("interpreter", "imported", "data loaded", "with an optimizer", "spread")
+    table = grid("baseline of", *heads, flexible="baseline of")
     for key, b in baselines.items():
         spread = b.spread_bytes if b.repeats > 1 else None
-        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, spread)
+        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, b.with_optimizer_bytes, spread)
         table.add_row(plain(key), *map(format_bytes, amounts))
     return table
 

@@ -256,13 +256,22 @@ def _bytes(count_bytes: int | None) -> str:
 def _isolation(study: StudyRecord, analysis: Analysis) -> Iterator[str]:
     if study.baselines:
         yield "<h2>Baselines</h2>" + table(
-            ("environment", "interpreter ", "imported ", "data loaded ", "spread ", "processes "),
+            (
+                "environment",
+                "interpreter ",
+                "imported ",
+                "data loaded ",
+                "with an optimizer ",
+                "spread ",
+                "processes ",
+            ),
             [
                 (
                     key,
                     format_bytes(b.interpreter_bytes),
                     format_bytes(b.imported_bytes),
                     format_bytes(b.loaded_bytes),
+                    format_bytes(b.with_optimizer_bytes),
                     format_bytes(b.spread_bytes if b.repeats > 1 else None),
                     b.repeats,
                 )

@@ -50,7 +50,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         """What is resident before anything is built depends on this."""
         if self.training is not None:
             t = self.training
-            what = f"{t.framework}, {t.data} {t.data_access}"
+            imported = f"sklearn {t.model}" if t.framework == "sklearn" else t.framework  # by the estimator
+            what = f"{imported}, {t.data} {t.data_access}"
             size = f", image size {t.image_size}" if t.image_size else ""
             return f"{what}{size}, {self.device}"
         return f"{self.target}, {self.device}"
