@@ -134,6 +134,16 @@ def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Plac
     assert "[limits] steps was 1" in place.memgauge("study", "run", "study.toml", code=2)
 
 
+@pytest.mark.parametrize(
+    "changed", ["seed = 1", "order = 'random'", "interval = '1s'", "design = 'random'\ntrials = 2"]
+)
+def test_a_study_that_began_keeps_its_design(ran: Place, changed: str) -> None:
+    ran.study(f"{changed}\n{TWO}")
+    said = ran.memgauge("study", "run", "study.toml", code=2)
+    assert "when study 'try' began" in said and "two designs" in said and "--out another folder" in said
+    assert len(read(ran).trials) == 1
+
+
 def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
     ran.study(TWO, HEAD.replace("threads = 1", "threads = 2"))
     assert "run with 1 since it began" in ran.memgauge("study", "run", "study.toml", code=2)
@@ -193,8 +203,9 @@ def test_what_cannot_fit_is_kept_but_not_run(place: Place) -> None:
 
 
 def test_an_argument_that_does_not_exist_stops_the_study_before_anything_runs(place: Place) -> None:
-    place.study("[space.widht]\nvalues = [1, 2]\n")
+    place.study("[space.widht]\nvalues = [1, 2]\n", HEAD.replace("baselines = 0", "baselines = 1"))
     said = place.memgauge("study", "run", "study.toml", code=2)
+    assert "baseline" not in said  # nothing was measured for it
     assert "takes no widht (nearest: width)" in said and "Traceback" not in said
     assert read(place).trials == []
 
@@ -520,3 +531,19 @@ def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -
     pictures.unlink()
     assert f"lacks {names[0]}" in place.memgauge("study", "run", "study.toml", code=2)
     assert read(place).trials == []
+
+
+def test_a_generated_file_that_is_cut_is_to_be_removed_not_copied(place: Place, tmp_path: Path) -> None:
+    from memgauge.data import describe
+
+    place.environment["MEMGAUGE_DATA"] = str(tmp_path / "data")
+    folder = tmp_path / "data" / "cifar10-synthetic"
+    folder.mkdir(parents=True)
+    for name in describe("cifar10").files:
+        (folder / name).write_bytes(bytes(3073 * 2 - 1))
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\ndata = 'cifar10'\n[space.batch_size]\nvalues = [8]\n",
+        HEAD.replace('target = "target.py:make"\n', ""),
+    )
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert f"remove {folder} and it is made again" in said and "copy it" not in said

@@ -101,10 +101,10 @@ def in_order(file: StudyFile, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def most_bytes(predicted: Predicted | None) -> int | None:
-    """Return what a trial may take at most, by its estimate; None if that is not known."""
+    """Return what a trial may take at most, by its estimate; where there is none, at least; None if nothing is known."""
     if predicted is None:
         return None
-    return predicted.host_high_bytes or predicted.allocated_bytes
+    return predicted.host_high_bytes or predicted.allocated_bytes or predicted.host_low_bytes
 
 
 def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int = 0) -> Subject:

@@ -34,6 +34,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     device_high_bytes: int | None = None
     parameters: int | None = None  # count, not bytes
     activations: int | None = None  # elements of all layers' outputs for one batch
+    bound: str | None = None  # what `host_low_bytes` consists of, where it is a lower bound and no estimate
     reason: str | None = None  # why there is none
 
 
