@@ -205,7 +205,7 @@ def test_an_interaction_is_told_and_only_where_there_is_one() -> None:
         rows = [({"w": w, "d": d}, 1e8 + 1e6 * memory(w, d) + source.normal(0, 1e5)) for w, d in points]
         return "\n".join(analyse(made(rows), [FIGURE]).conclusion)  # type: ignore[arg-type]
 
-    assert "depends on the other: w × d" in told(lambda w, d: w * d)
+    assert ", what one does depends on the other: w × d" in told(lambda w, d: w * d)
     assert "depends on the other" not in told(lambda w, d: 9 * w + 9 * d)
 
 
@@ -331,3 +331,14 @@ def test_names_that_look_like_numbers_are_drawn_as_names() -> None:
     axes = {d["label"]: d for d in parallel(study.trials, FIGURE).to_dict()["data"][0]["dimensions"]}
     assert "64,2" in axes["widths"]["ticktext"]
     assert min(axes["rate"]["values"]) == -10  # orders of magnitude
+
+
+def test_worse_than_the_mean_is_no_share() -> None:
+    from msgspec.structs import replace
+
+    from memgauge.report.study_page import _evidence
+
+    found = analyse(known_truth(0, 40), [FIGURE]).figures[0]
+    assert "left-out trials explained to 9" in "".join(_evidence(found))
+    worse = "".join(_evidence(replace(found, explained=-1.026)))
+    assert "left-out trials not explained" in worse and "-102" not in worse

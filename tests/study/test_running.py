@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from places import HEAD, ONE, TARGET, Place
@@ -23,7 +24,7 @@ from memgauge.report.study import chosen
 from memgauge.storage import RunFile
 from memgauge.study.database import open_storage, shown, url_of
 from memgauge.study.file import parse
-from memgauge.study.harvest import with_run_file
+from memgauge.study.harvest import _environment_bytes, with_run_file
 from memgauge.study.isolation import background
 from memgauge.study.ledger import Ledger
 from memgauge.study.local import Local
@@ -33,8 +34,9 @@ from memgauge.study.plan import Subject
 from memgauge.study.predictor import Question, answer
 from memgauge.study.process import is_alive
 from memgauge.study.reading import read_ledger
-from memgauge.study.records import Predicted, StudyRecord, Trial
+from memgauge.study.records import Baseline, Predicted, StudyRecord, Trial
 from memgauge.study.runner import Runner
+from memgauge.study.trial import Result
 from memgauge.training import Training
 
 TWO = "[limits]\nsteps = 1\n[space.width]\nvalues = [16, 64]\n"
@@ -94,12 +96,56 @@ def test_a_study_runs_each_trial_once_and_keeps_predicted_beside_measured(place:
     assert "default-src 'none'" in page and "trial 0" in page and "<script src" not in page
 
 
+def test_what_the_first_optimizer_loads_is_the_environment_s_and_not_the_network_s(place: Place) -> None:
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\nmodel = 'mlp'\ndata = 'digits'\n[space.mode]\nvalues = ['train', 'infer']\n",
+        '[study]\nname = "try"\nthreads = 1\nbaselines = 1\n',
+    )
+    place.memgauge("study", "run", "study.toml")
+    study = read(place)
+    (baseline,) = study.baselines.values()
+    assert baseline.with_optimizer_bytes is not None
+    assert baseline.with_optimizer_bytes - baseline.loaded_bytes > 40 * 2**20
+    taken = {t.params["mode"]: t for t in study.trials}
+    for mode, environment in (("train", baseline.with_optimizer_bytes), ("infer", baseline.loaded_bytes)):
+        figures = taken[mode].figures
+        assert figures["peak_network_bytes"] == figures["peak_resident_bytes"] - environment
+        assert figures["peak_network_bytes"] < 40 * 2**20  # a network of 18,000 parameters
+
+
+def test_what_a_trial_held_without_a_baseline_is_its_own_reading_only_where_that_was_of_everything() -> None:
+    read_early = Result(state="done", loaded_bytes=100)
+    assert _environment_bytes(read_early, None) == 100
+    assert _environment_bytes(msgspec.structs.replace(read_early, state="began"), None) is None
+    baseline = Baseline(
+        interpreter_bytes=1,
+        imported_bytes=2,
+        loaded_bytes=3,
+        with_optimizer_bytes=7,
+        spread_bytes=0,
+        repeats=1,
+    )
+    assert _environment_bytes(Result(state="done"), baseline) == 3
+    assert _environment_bytes(Result(state="done", has_dynamo=True), baseline) == 7
+    assert _environment_bytes(Result(state="began"), baseline) == 7  # a bound, whether it made one or not
+
+
 def test_a_longer_study_goes_on_and_another_one_of_its_name_is_refused(ran: Place) -> None:
     place = ran
     place.study(TWO)
     assert "2 trials: 2 done" in place.memgauge("study", "run", "study.toml")
     place.study(TWO.replace("steps = 1", "steps = 2"))
     assert "[limits] steps was 1" in place.memgauge("study", "run", "study.toml", code=2)
+
+
+@pytest.mark.parametrize(
+    "changed", ["seed = 1", "order = 'random'", "interval = '1s'", "design = 'random'\ntrials = 2"]
+)
+def test_a_study_that_began_keeps_its_design(ran: Place, changed: str) -> None:
+    ran.study(f"{changed}\n{TWO}")
+    said = ran.memgauge("study", "run", "study.toml", code=2)
+    assert "when study 'try' began" in said and "two designs" in said and "--out another folder" in said
+    assert len(read(ran).trials) == 1
 
 
 def test_other_threads_than_a_study_began_with_are_refused(ran: Place) -> None:
@@ -216,8 +262,9 @@ def test_what_cannot_fit_is_kept_but_not_run(place: Place) -> None:
 
 
 def test_an_argument_that_does_not_exist_stops_the_study_before_anything_runs(place: Place) -> None:
-    place.study("[space.widht]\nvalues = [1, 2]\n")
+    place.study("[space.widht]\nvalues = [1, 2]\n", HEAD.replace("baselines = 0", "baselines = 1"))
     said = place.memgauge("study", "run", "study.toml", code=2)
+    assert "baseline" not in said  # nothing was measured for it
     assert "takes no widht (nearest: width)" in said and "Traceback" not in said
     assert read(place).trials == []
 
@@ -543,3 +590,19 @@ def test_data_that_are_damaged_stop_a_study_before_anything_runs(place: Place) -
     pictures.unlink()
     assert f"lacks {names[0]}" in place.memgauge("study", "run", "study.toml", code=2)
     assert read(place).trials == []
+
+
+def test_a_generated_file_that_is_cut_is_to_be_removed_not_copied(place: Place, tmp_path: Path) -> None:
+    from memgauge.data import describe
+
+    place.environment["MEMGAUGE_DATA"] = str(tmp_path / "data")
+    folder = tmp_path / "data" / "cifar10-synthetic"
+    folder.mkdir(parents=True)
+    for name in describe("cifar10").files:
+        (folder / name).write_bytes(bytes(3073 * 2 - 1))
+    place.study(
+        "[limits]\nsteps = 1\n[fixed]\ndata = 'cifar10'\n[space.batch_size]\nvalues = [8]\n",
+        HEAD.replace('target = "target.py:make"\n', ""),
+    )
+    said = place.memgauge("study", "run", "study.toml", code=2)
+    assert f"remove {folder} and it is made again" in said and "copy it" not in said

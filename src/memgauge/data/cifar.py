@@ -30,7 +30,7 @@ def map_records(path: Path) -> Array:
         if size == 0 or size % RECORD:
             raise FileFormatError(
                 f"{path} is damaged or cut off: {size:,} bytes are no multiple of {RECORD:,}, the size of a "
-                "record; fetch or copy it again"
+                "record"
             )
         records = np.memmap(path, np.uint8, "r", shape=(size // RECORD, RECORD))
     except OSError as error:

@@ -114,10 +114,11 @@ def check_files(what: Description, directory: str | None) -> None:
         return
     found = find(what, directory)
     for path in found.files if found else ():
-        if what.kind == "cifar":
-            cifar.map_records(path)
-        elif path.suffix != ".gz":
-            idx.read_idx(path, _dimensions(path), mapped=True)
+        with next_step(path.parent, is_ours=directory is None):
+            if what.kind == "cifar":
+                cifar.map_records(path)
+            elif path.suffix != ".gz":
+                idx.read_idx(path, _dimensions(path), mapped=True)
 
 
 def _dimensions(path: Path) -> int:
@@ -202,6 +203,16 @@ def _plain_or_gzipped(folder: Path, name: str) -> Path | None:
     return None
 
 
+@contextmanager
+def next_step(folder: Path, *, is_ours: bool) -> Iterator[None]:
+    """Say of a damaged file what to do: memgauge's own are made again, a user's are the user's to copy."""
+    try:
+        yield
+    except FileFormatError as error:
+        again = f"remove {folder} and it is made again" if is_ours else "fetch or copy it again"
+        raise FileFormatError(f"{error}; {again}") from error
+
+
 def _verify(what: Description, files: tuple[Path, ...], *, is_ours: bool) -> None:
     known = {download.file: download.md5 for download in what.downloads}
     listed = files[0].parent / CHECKSUMS
@@ -212,10 +223,10 @@ def _verify(what: Description, files: tuple[Path, ...], *, is_ours: bool) -> Non
     for file in files:
         expected = known.get(file.name)
         if expected is not None and (found := md5_of(file)) != expected:
-            again = f"remove {file.parent} and it is made again" if is_ours else "fetch or copy it again"
-            raise FileFormatError(
-                f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set: {again}"
-            )
+            with next_step(file.parent, is_ours=is_ours):
+                raise FileFormatError(
+                    f"{file}: its MD5 sum is {found}, not {expected}; the file is damaged or of another data set"
+                )
 
 
 def md5_of(path: Path) -> str:

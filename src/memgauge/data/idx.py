@@ -77,9 +77,7 @@ def check_size(path: Path, expected: int, why: str) -> None:
     size = path.stat().st_size
     if size != expected:
         what = "cut off" if size < expected else "too long"
-        raise FileFormatError(
-            f"{path} is {what}: {size:,} bytes, {expected:,} by the {why}; fetch or copy it again"
-        )
+        raise FileFormatError(f"{path} is {what}: {size:,} bytes, {expected:,} by the {why}")
 
 
 def _opened(path: Path, zipped: bool) -> Any:
@@ -96,7 +94,7 @@ def _header(path: Path, file: IO[bytes], dimensions: int) -> tuple[tuple[int, ..
         )
     sizes = file.read(4 * dimensions)
     if len(sizes) < 4 * dimensions:
-        raise FileFormatError(f"{path} is cut off in its header; fetch or copy it again")
+        raise FileFormatError(f"{path} is cut off in its header")
     return struct.unpack(f">{dimensions}I", sizes), 4 + 4 * dimensions
 
 
@@ -107,8 +105,6 @@ def _fill(path: Path, file: IO[bytes], values: Array) -> None:
     while done < len(view):
         piece = file.read(min(_CHUNK, len(view) - done))
         if not piece:
-            raise FileFormatError(
-                f"{path} is cut off: {done:,} of {len(view):,} values; fetch or copy it again"
-            )
+            raise FileFormatError(f"{path} is cut off: {done:,} of {len(view):,} values")
         view[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
         done += len(piece)

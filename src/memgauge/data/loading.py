@@ -11,7 +11,7 @@ import psutil
 
 from memgauge.data import cifar, generate, idx
 from memgauge.data.catalogue import Description, describe
-from memgauge.data.files import Located, complete_or_nothing, data_folder, locate, room_for
+from memgauge.data.files import Located, complete_or_nothing, data_folder, locate, next_step, room_for
 from memgauge.data.records import Array, DataSet
 from memgauge.errors import FileFormatError, UsageError, missing_extra
 
@@ -43,7 +43,8 @@ def load(name: str, directory: str | None = None, access: str = "memory") -> Dat
     if what.kind == "synthetic":
         return _synthetic(what, mapped)
     found = locate(what, directory)
-    return (_idx if what.kind == "idx" else _cifar)(what, found, mapped)
+    with next_step(found.files[0].parent, is_ours=directory is None):
+        return (_idx if what.kind == "idx" else _cifar)(what, found, mapped)
 
 
 def _check_memory(what: Description) -> None:

@@ -177,6 +177,11 @@ def study_view(study: StudyRecord, trials: Sequence[Trial], most: int | None) ->
     parts.append(_trials_table(study, shown))
     if len(shown) < len(trials):
         parts.append(Text(f"and {len(trials) - len(shown):,} more: --all, --csv or --json", style="dim"))
+    bounded = next((t for t in shown if t.predicted and t.predicted.bound), None)
+    if bounded is not None and bounded.predicted is not None:
+        p = bounded.predicted
+        said = f"at least: a lower bound, no estimate ({p.reason}); trial {bounded.number}: {p.bound}"
+        parts.append(Text(said, style="dim"))
     if study.baselines:
         parts += ["", _baselines(study.baselines)]
     errors = [t for t in shown if t.error and t.status == "failed"][:5]
@@ -210,9 +215,9 @@ def _trials_table(study: StudyRecord, trials: Sequence[Trial]) -> RenderableType
         for figure in figures:
             cells.append(_measured(trial, figure))
             if figure in _PREDICTED:
-                cells.append(format_bytes(_PREDICTED[figure](trial.predicted)) if trial.predicted else "—")
+                cells.append(_predicted(trial.predicted, figure))
         if not figures:
-            cells.append(format_bytes(_resident(trial.predicted)) if trial.predicted else "—")
+            cells.append(_predicted(trial.predicted, "peak_resident_bytes", otherwise="peak_allocated_bytes"))
         cells.append(format_duration(None if trial.seconds is None else trial.seconds * 1e6))
         if len(machines) > 1:
             cells.append(plain(trial.machine.name if trial.machine else "—"))
@@ -221,21 +226,23 @@ def _trials_table(study: StudyRecord, trials: Sequence[Trial]) -> RenderableType
     return table
 
 
-def _resident(predicted: Predicted | None) -> int | None:
-    if predicted is None:
-        return None
-    return (
-        predicted.host_expected_bytes
-        if predicted.host_expected_bytes is not None
-        else predicted.allocated_bytes
-    )
-
-
 _PREDICTED: dict[str, Callable[[Any], int | None]] = {
     "peak_resident_bytes": lambda p: p.host_expected_bytes,
     "peak_allocated_bytes": lambda p: p.allocated_bytes,
     "peak_process_device_bytes": lambda p: p.device_expected_bytes,
 }
+
+
+def _predicted(predicted: Predicted | None, figure: str, otherwise: str | None = None) -> str:
+    """Return what was predicted of a figure, or its lower bound, which says that it is one."""
+    if predicted is None:
+        return "—"
+    value = _PREDICTED[figure](predicted)
+    if value is None and otherwise is not None:
+        value = _PREDICTED[otherwise](predicted)
+    if value is None and figure == "peak_resident_bytes" and predicted.bound is not None:
+        return f"at least {format_bytes(predicted.host_low_bytes)}"
+    return format_bytes(value)
 
 
 def _measured(trial: Trial, figure: str) -> str:
@@ -261,10 +268,11 @@ def _shown(value: Any) -> str:
 
 
 def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
-    table = grid("baseline of", "interpreter", "imported", "data loaded", "spread", flexible="baseline of")
+    heads = ("interpreter", "imported", "data loaded", "with an optimizer", "spread")
+    table = grid("baseline of", *heads, flexible="baseline of")
     for key, b in baselines.items():
         spread = b.spread_bytes if b.repeats > 1 else None
-        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, spread)
+        amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, b.with_optimizer_bytes, spread)
         table.add_row(plain(key), *map(format_bytes, amounts))
     return table
 

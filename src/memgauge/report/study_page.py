@@ -18,7 +18,7 @@ from memgauge.study.analysis.drivers import usable
 from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
 from memgauge.study.analysis.words import count
 from memgauge.study.forecast import said
-from memgauge.study.records import FIGURES, STATUSES, StudyRecord, Trial
+from memgauge.study.records import FIGURES, STATUSES, Predicted, StudyRecord, Trial
 from memgauge.units import format_bytes, format_duration
 
 _MOST_ROWS, _MOST_LINES, _MOST_ANOVA = 2000, 6, 12
@@ -100,10 +100,12 @@ def _conclusion(analysis: Analysis) -> Iterator[str]:
 
 def _evidence(found: FigureAnalysis) -> Iterator[str]:
     spread = "—" if found.repeat_spread is None else f"{100 * found.repeat_spread:.2f} %"
-    explained = "—" if found.explained is None else f"{100 * found.explained:.1f} %"
+    explained = "left-out trials not explained"  # worse than their mean is no share
+    if found.explained is not None and found.explained > 0:
+        explained = f"left-out trials explained to {100 * found.explained:.1f} %"
     yield (
         f'<p class="faint">{escaped(found.how)}; {found.trials} trials, {found.censored} known only as above their '
-        f"limit; left-out trials explained to {explained}; repeats differ by {spread}</p>"
+        f"limit; {explained}; repeats differ by {spread}</p>"
     )
     yield table(
         ("parameter", "share ", "low ", "high ", "end to end ", "verdict"),
@@ -220,7 +222,7 @@ def _trials(trials: Sequence[Trial]) -> str:
         p = t.predicted
         cells = [_cell(t.number), *(_cell(t.params.get(n)) for n in names)]
         cells += [_bytes(t.figures.get(f)) for f in figures]
-        cells += [_bytes(p.host_expected_bytes if p else None), _bytes(p.allocated_bytes if p else None)]
+        cells += [_predicted_resident(p), _bytes(p.allocated_bytes if p else None)]
         cells += [
             _cell(None if t.seconds is None else round(t.seconds, 3)),
             _cell(t.machine.name if t.machine else ""),
@@ -254,16 +256,33 @@ def _bytes(count_bytes: int | None) -> str:
     return f'<td class="number" data-v="{count_bytes or 0}">{format_bytes(count_bytes)}</td>'
 
 
+def _predicted_resident(predicted: Predicted | None) -> str:
+    if predicted is None or predicted.bound is None:
+        return _bytes(predicted.host_expected_bytes if predicted else None)
+    least = predicted.host_low_bytes or 0
+    title = escaped(predicted.bound)
+    return f'<td class="number" data-v="{least}" title="{title}">at least {format_bytes(least)}</td>'
+
+
 def _isolation(study: StudyRecord, analysis: Analysis) -> Iterator[str]:
     if study.baselines:
         yield "<h2>Baselines</h2>" + table(
-            ("environment", "interpreter ", "imported ", "data loaded ", "spread ", "processes "),
+            (
+                "environment",
+                "interpreter ",
+                "imported ",
+                "data loaded ",
+                "with an optimizer ",
+                "spread ",
+                "processes ",
+            ),
             [
                 (
                     key,
                     format_bytes(b.interpreter_bytes),
                     format_bytes(b.imported_bytes),
                     format_bytes(b.loaded_bytes),
+                    format_bytes(b.with_optimizer_bytes),
                     format_bytes(b.spread_bytes if b.repeats > 1 else None),
                     b.repeats,
                 )

@@ -93,6 +93,7 @@ class Forecast:
         for trial in trials:
             unique.setdefault(key_of(trial.params), trial)
         with contextlib.closing(Predictor(self._threads)) as predictor:
+            self._check_targets(unique.values(), predictor)
             for done, (key, trial) in enumerate(unique.items(), 1):
                 if trial.predicted is not None and trial.number >= 0:
                     self._estimates[key] = (trial.predicted, None)
@@ -105,6 +106,19 @@ class Forecast:
                     raise UsageError(f"{said(trial)}: {misuse}")
                 self._estimates[key] = (predicted, whole)
                 self._say("estimate", f"estimating {done} of {len(unique)}")
+
+    def _check_targets(self, trials: Iterable[Trial], predictor: Predictor) -> None:
+        """Find names that a TARGET does not take, before a baseline costs its processes: one trial for each set of names.
+
+        Raises:
+            UsageError: There is no such TARGET, or it takes no such argument.
+        """
+        for trial in {frozenset(t.params): t for t in trials if t.predicted is None}.values():
+            subject = self._subject(trial)
+            if subject.target is not None:
+                misuse = predictor.check(subject)
+                if misuse is not None:
+                    raise UsageError(f"{said(trial)}: {misuse}")
 
     def _measure_baseline(self, subject: Subject) -> None:
         key = self._key(subject, self._machine)
@@ -120,7 +134,7 @@ class Forecast:
         self._keep(key, found)
 
     def _key(self, subject: Subject, machine: Machine) -> str:
-        return f"{machine.name}: {subject.environment}, {self._threads} threads"
+        return f"{machine.name}: {subject.environment}, {self._threads} thread{'' if self._threads == 1 else 's'}"
 
     def baseline_of(self, subject: Subject, machine: Machine) -> Baseline | None:
         """Return the baseline of an environment on a machine, None if there is none."""
@@ -202,6 +216,8 @@ def too_large(predicted: Predicted | None, capacity_bytes: int | None) -> str | 
     least = predicted.host_low_bytes if predicted.host_low_bytes is not None else predicted.allocated_bytes
     if least is None or least <= capacity_bytes:
         return None
+    if predicted.bound is not None:
+        return f"takes at least {format_bytes(least)} ({predicted.bound}); there are {format_bytes(capacity_bytes)}"
     return (
         f"predicted {format_bytes(predicted.host_expected_bytes or least)}, at least {format_bytes(least)}; "
         f"there are {format_bytes(capacity_bytes)}"

@@ -67,9 +67,9 @@ def harvest(
     observed = read_result(folder, OBSERVED)
     if observed is not None:
         figures |= observed.figures
-    loaded = baseline.loaded_bytes if baseline is not None else result.loaded_bytes  # its own reading, else
-    if loaded is not None and "peak_resident_bytes" in figures:
-        figures["peak_network_bytes"] = figures["peak_resident_bytes"] - loaded
+    environment = _environment_bytes(result, baseline)
+    if environment is not None and "peak_resident_bytes" in figures:
+        figures["peak_network_bytes"] = figures["peak_resident_bytes"] - environment
     if result.outcome is not None:
         figures |= {n: v for n, v in result.outcome.get("memory", {}).items() if isinstance(v, int)}
     status, cause, censored, error = _ending(folder, result, recording, figures)
@@ -91,6 +91,14 @@ def harvest(
         versions=result.versions,
         ended_unix_ns=time.time_ns(),
     )
+
+
+def _environment_bytes(result: Result, baseline: Baseline | None) -> int | None:
+    """Return what was resident of a trial's environment: by its baseline, or by its own reading if that was after all of it."""
+    if baseline is None:
+        return result.loaded_bytes if result.state == "done" else None
+    # What was killed did not say whether it had made an optimizer: with one, what is left is a bound in any case.
+    return baseline.environment_bytes(result.has_dynamo or result.state == "began")
 
 
 def given_up(trial: Trial, machine: Machine) -> Trial | None:

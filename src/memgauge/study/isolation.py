@@ -1,6 +1,7 @@
 """What is not the network's: baselines of an environment, and what else ran meanwhile.
 
-A baseline is measured in fresh processes that import and load what a trial does, and build nothing. The
+A baseline is measured in fresh processes that import and load what a trial does, and build nothing; with torch
+also what its first optimizer loads, which is the same for any training. The
 background is what the machine did less what the trial's own processes did, from the trial's run file.
 """
 
@@ -49,6 +50,7 @@ def measure_baseline(subject: Subject, repeats: int) -> Baseline | str:
             return result.error or said or "the process of the baseline ended early"
         found.append(result)
     loaded = [r.loaded_bytes or 0 for r in found]
+    trained = [r.with_optimizer_bytes for r in found if r.with_optimizer_bytes is not None]
     interpreter = [r.interpreter_bytes or 0 for r in found]
     return Baseline(
         interpreter_bytes=int(statistics.median(interpreter)),
@@ -57,6 +59,7 @@ def measure_baseline(subject: Subject, repeats: int) -> Baseline | str:
         spread_bytes=max(loaded) - min(loaded),
         repeats=len(found),
         has_dynamo=found[0].has_dynamo,
+        with_optimizer_bytes=int(statistics.median(trained)) if len(trained) == len(found) else None,
     )
 
 

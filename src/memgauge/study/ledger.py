@@ -242,7 +242,7 @@ class Ledger:
 def _compare(kept: StudyFile, now: StudyFile) -> None:
     """Refuse a study that changed what its trials are; points and repeats may be added."""
     checked: tuple[tuple[str, tuple[str, ...]], ...] = (
-        ("study", ("target", "device", "record")),
+        ("study", ("target", "design", "seed", "order", "interval", "device", "record")),
         ("limits", ("steps", "epochs", "trial_memory", "trial_seconds")),
     )
     for part, fields in checked:
@@ -251,7 +251,8 @@ def _compare(kept: StudyFile, now: StudyFile) -> None:
             if before != after:
                 raise UsageError(
                     f"[{part}] {name} was {before!r} when study {now.study.name!r} began and is {after!r} now; "
-                    "its trials could not be compared: give it another name or --out another folder"
+                    f"its trials would be of two designs: write {name} = {before!r} again, or give the study another "
+                    "name or --out another folder"
                 )
     if kept.fixed != now.fixed:
         names = [n for n in {*kept.fixed, *now.fixed} if kept.fixed.get(n) != now.fixed.get(n)]

@@ -29,7 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False  # also a second process, under the profiler
     estimate: str | None = None
     title: str = ""
-    memory_bytes: int = 0  # what the estimate says that it takes at most
+    memory_bytes: int = 0  # what the estimate says that it takes at most, or its lower bound
     cores: int = 1
 
 

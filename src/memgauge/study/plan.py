@@ -50,7 +50,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         """What is resident before anything is built depends on this."""
         if self.training is not None:
             t = self.training
-            what = f"{t.framework}, {t.data} {t.data_access}"
+            imported = f"sklearn {t.model}" if t.framework == "sklearn" else t.framework  # by the estimator
+            what = f"{imported}, {t.data} {t.data_access}"
             size = f", image size {t.image_size}" if t.image_size else ""
             return f"{what}{size}, {self.device}"
         return f"{self.target}, {self.device}"
@@ -100,10 +101,10 @@ def in_order(file: StudyFile, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def most_bytes(predicted: Predicted | None) -> int | None:
-    """Return what a trial may take at most, by its estimate; None if that is not known."""
+    """Return what a trial may take at most, by its estimate; where there is none, at least; None if nothing is known."""
     if predicted is None:
         return None
-    return predicted.host_high_bytes or predicted.allocated_bytes
+    return predicted.host_high_bytes or predicted.allocated_bytes or predicted.host_low_bytes
 
 
 def subject_of(file: StudyFile, params: Params, threads: int | None, repeat: int = 0) -> Subject:

@@ -30,6 +30,14 @@ class Predictor:
             baseline_bytes=None if baseline is None else baseline.loaded_bytes,
             has_dynamo=baseline is not None and baseline.has_dynamo,
         )
+        found = self._answer(question)
+        return found.predicted, found.estimate, found.misuse
+
+    def check(self, subject: Subject) -> str | None:
+        """Return what is wrong with the names of a trial's TARGET and arguments, if something is."""
+        return self._answer(Question(subject=subject, check_only=True)).misuse
+
+    def _answer(self, question: Question) -> Answer:
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         line = b""
@@ -40,9 +48,8 @@ class Predictor:
         if not line.endswith(b"\n"):
             how = process.wait()
             self._process = None
-            return Predicted(reason=_DIED.format(f"exit code {how}")), None, None
-        found = msgspec.json.decode(line, type=Answer)
-        return found.predicted, found.estimate, found.misuse
+            return Answer(predicted=Predicted(reason=_DIED.format(f"exit code {how}")))
+        return msgspec.json.decode(line, type=Answer)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 from memgauge.errors import MemgaugeError, UsageError
+from memgauge.records import Range
 from memgauge.study.plan import Subject
 from memgauge.study.records import Predicted
 from memgauge.study.trial import workload_of
+from memgauge.training import Training
 
 STEPS = 3  # a peak is reached in the first or second step; more only take longer
 
@@ -31,6 +33,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     baseline_bytes: int | None = None  # resident before anything is built, if it was measured
     has_dynamo: bool = False  # whether what was imported by then loads torch._dynamo
     device: str | None = None  # a name of the catalogue, to estimate for another
+    check_only: bool = False  # whether the TARGET is there and takes its arguments; no estimate
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +68,31 @@ def answer(question: Question) -> Answer:
             training.check(subject.training)
             reason = training.no_estimate_reason(subject.training)
             if reason is not None:
-                return Answer(predicted=Predicted(reason=reason))
+                from memgauge.study.bound import at_least
+
+                return Answer(
+                    predicted=at_least(
+                        subject.training, question.baseline_bytes, lambda t: _count(question, t), reason
+                    )
+                )
+        if question.check_only:
+            workload_of(subject)
+            return Answer(predicted=Predicted())
         return _estimated(question)
     except MemgaugeError as error:
         misuse = str(error) if type(error) is UsageError else None
         return Answer(predicted=Predicted(reason=str(error)), misuse=misuse)
     except Exception as error:
         return Answer(predicted=Predicted(reason=f"{type(error).__name__}: {error}"))
+
+
+def _count(question: Question, twin: Training) -> int | None:
+    """Return PyTorch's peak of allocated bytes for a training on the CPU."""
+    from memgauge import training
+
+    training.check(twin)
+    subject = msgspec.structs.replace(question.subject, training=twin)
+    return _estimated(Question(subject=subject)).predicted.allocated_bytes
 
 
 def _estimated(question: Question) -> Answer:
@@ -109,6 +130,8 @@ def _estimated(question: Question) -> Answer:
         begin_ns=begin_ns,
     )
     host, device = found.peak.host_bytes, found.peak.device_bytes
+    if host is not None and subject.training is not None:
+        host = _with_copies(host, subject.training)
     predicted = Predicted(
         allocated_bytes=found.peak.allocated_bytes,
         host_low_bytes=host.low if host else None,
@@ -128,6 +151,14 @@ def _estimated(question: Question) -> Answer:
         predicted=predicted,
         estimate=msgspec.json.encode(found, enc_hook=str).decode(),
     )
+
+
+def _with_copies(host: Range, wanted: Training) -> Range:
+    """Return resident memory with what the loop's feed holds of the data, which no step of the network shows."""
+    from memgauge.training.feed import copies_of
+
+    held = copies_of(wanted).bytes
+    return Range(host.low + held, host.expected + held, host.high + held)
 
 
 def _is_leaf(layer: Any, found: Any) -> bool:

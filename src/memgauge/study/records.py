@@ -34,6 +34,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     device_high_bytes: int | None = None
     parameters: int | None = None  # count, not bytes
     activations: int | None = None  # elements of all layers' outputs for one batch
+    bound: str | None = None  # what `host_low_bytes` consists of, where it is a lower bound and no estimate
     reason: str | None = None  # why there is none
 
 
@@ -68,6 +69,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     spread_bytes: int  # highest − lowest of `loaded_bytes`
     repeats: int
     has_dynamo: bool = False  # whether its imports load torch._dynamo
+    with_optimizer_bytes: int | None = None  # and what torch loads at the first optimizer; None if not torch
+
+    def environment_bytes(self, made_optimizer: bool) -> int:
+        """Return what is not the network's, in a trial that made an optimizer or did not."""
+        if made_optimizer and self.with_optimizer_bytes is not None:
+            return self.with_optimizer_bytes
+        return self.loaded_bytes
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,7 +133,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     ),
     "peak_network_bytes": (
         "resident above baseline",
-        "peak_resident_bytes less the baseline of the same environment (imports, data)",
+        "peak_resident_bytes less the baseline of the same environment: imports, data, and what torch's first optimizer loads",
     ),
     "peak_train_bytes": ("resident, phase train", "exact: VmHWM between the phase's boundaries"),
     "peak_tree_rss_bytes": ("resident, all processes", "highest sample of the sum of RSS: a lower bound"),

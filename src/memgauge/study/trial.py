@@ -44,7 +44,8 @@ class Result(msgspec.Struct, kw_only=True):
     interpreter_bytes: int | None = None
     imported_bytes: int | None = None
     loaded_bytes: int | None = None
-    has_dynamo: bool = False  # whether torch._dynamo was loaded by then
+    has_dynamo: bool = False  # whether torch._dynamo was loaded by then; of a trial, when it ended
+    with_optimizer_bytes: int | None = None  # of a baseline with torch: after its first optimizer was made
     seconds: float | None = None
     figures: dict[str, int] = {}
     outcome: dict[str, Any] | None = None
@@ -94,6 +95,7 @@ def _run_target(job: Job, subject: Subject, writer: _Writer) -> None:
     result.versions = _versions(("torch",))
     writer.write()
     if job.kind == "baseline":
+        _load_first_optimizer(result)
         return
     try:
         result.seconds, _ = trial_run.run_trial(workload, steps=subject.steps, device=subject.device)
@@ -114,6 +116,8 @@ def _train(job: Job, subject: Subject, writer: _Writer) -> None:
         training.baseline(subject.training, imported)
         result.loaded_bytes = resident_bytes()
         result.has_dynamo = "torch._dynamo" in sys.modules
+        if subject.training.framework == "torch":
+            _load_first_optimizer(result)
         return
     outcome = training.train(subject.training)
     result.outcome = msgspec.to_builtins(outcome)
@@ -122,6 +126,22 @@ def _train(job: Job, subject: Subject, writer: _Writer) -> None:
         from memgauge.frameworks.torch import trial_run
 
         result.figures.update(trial_run.device_peaks())
+
+
+def _load_first_optimizer(result: Result) -> None:
+    """Load what torch loads at the first optimizer: the same for any training, so part of its environment."""
+    from memgauge.frameworks.torch import first_optimizer
+
+    first_optimizer.load()
+    result.with_optimizer_bytes = resident_bytes()
+
+
+def _say_what_was_loaded(result: Result) -> None:
+    """Note whether a trial made an optimizer; its own reading was then taken before all its environment was there."""
+    has_dynamo = "torch._dynamo" in sys.modules
+    if has_dynamo and not result.has_dynamo:
+        result.loaded_bytes = None
+    result.has_dynamo = has_dynamo
 
 
 def _observe(subject: Subject, result: Result) -> None:
@@ -188,7 +208,11 @@ def main() -> int:
     writer = _Writer(Path(sys.argv[2]))
     result = writer.result
     try:
-        run_job(job, writer)
+        try:
+            run_job(job, writer)
+        finally:
+            if job.kind == "trial":
+                _say_what_was_loaded(result)
     except BaseException as error:
         result.error_kind = type(error).__name__
         result.error = str(error) if isinstance(error, MemgaugeError) else user_traceback(error)

@@ -37,6 +37,8 @@ def prepare(training: Training, imported: Callable[[], None] = lambda: None) -> 
         if training.framework == "keras":
             set_tensorflow_up(training)
         loop = importlib.import_module(_LOOPS[training.framework])
+        if training.framework == "sklearn":
+            loop.kind_of(training.model)  # each estimator has its own imports
     imported()
     with phase("load data"):
         data = load(training.data, training.data_dir, training.data_access)

@@ -77,9 +77,14 @@ def run(training: Training, data: DataSet) -> Outcome:
     )
 
 
+def kind_of(model: str) -> Any:
+    """Return the class of an estimator; imports what it needs."""
+    module, _, name = _PLACES[model].partition(".")
+    return getattr(importlib.import_module(f"sklearn.{module}"), name)
+
+
 def _estimator(training: Training) -> Any:
-    module, _, name = _PLACES[training.model].partition(".")
-    kind = getattr(importlib.import_module(f"sklearn.{module}"), name)
+    kind = kind_of(training.model)
     known = inspect.signature(kind).parameters
     arguments: dict[str, Any] = {}
     if "random_state" in known:
@@ -104,7 +109,7 @@ def _estimator(training: Training) -> Any:
             continue
         if option not in known:
             raise UsageError(
-                f"option {option!r} is unknown to scikit-learn's {name}{nearest(option, known)}; "
+                f"option {option!r} is unknown to scikit-learn's {kind.__name__}{nearest(option, known)}; "
                 f"it takes {', '.join(known)}"
             )
         arguments[option] = value

@@ -72,7 +72,7 @@ def of_figure(
             yield f"{row.words}{f' on its own, but see {_listed(pairs)}' if pairs else ''}."
     if interactions:
         together = _listed([f"{r.name} ({percent(r.share)})" for r in interactions])
-        yield f"What one does depends on the other: {together} beyond what each does alone (ANOVA)."
+        yield f"what one does depends on the other: {together} beyond what each does alone (ANOVA)."
     for m in mechanisms:
         # A slope that explains little, where no parameter stands out, is the machine's drift or nothing.
         if drivers or m.explained >= _CERTAIN:
