@@ -106,6 +106,8 @@ def test_what_the_first_optimizer_loads_is_the_environment_s_and_not_the_network
     (baseline,) = study.baselines.values()
     assert baseline.with_optimizer_bytes is not None
     assert baseline.with_optimizer_bytes - baseline.loaded_bytes > 40 * 2**20
+    shown = " ".join(place.memgauge("study", "show", "study.toml").split())
+    assert "cpu, 1 thread " in shown and "1 threads" not in shown
     taken = {t.params["mode"]: t for t in study.trials}
     for mode, environment in (("train", baseline.with_optimizer_bytes), ("infer", baseline.loaded_bytes)):
         figures = taken[mode].figures

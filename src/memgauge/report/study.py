@@ -267,13 +267,22 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
+def environment_named(key: str) -> str:
+    """Return the key of a baseline as people read it; the ledgers have it as it is.
+
+    >>> environment_named("here: torch, digits memory, cpu, 1 threads")
+    'here: torch, digits memory, cpu, 1 thread'
+    """
+    return key.removesuffix("s") if key.endswith(" 1 threads") else key
+
+
 def _baselines(baselines: dict[str, Baseline]) -> RenderableType:
     heads = ("interpreter", "imported", "data loaded", "with an optimizer", "spread")
     table = grid("baseline of", *heads, flexible="baseline of")
     for key, b in baselines.items():
         spread = b.spread_bytes if b.repeats > 1 else None
         amounts = (b.interpreter_bytes, b.imported_bytes, b.loaded_bytes, b.with_optimizer_bytes, spread)
-        table.add_row(plain(key), *map(format_bytes, amounts))
+        table.add_row(plain(environment_named(key)), *map(format_bytes, amounts))
     return table
 
 

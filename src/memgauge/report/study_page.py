@@ -12,7 +12,7 @@ from memgauge.report import study_figures
 from memgauge.report.figures import overlay
 from memgauge.report.page import escaped, figure, page, table
 from memgauge.report.panels import RunCurves
-from memgauge.report.study import figures_of, parameters_of
+from memgauge.report.study import environment_named, figures_of, parameters_of
 from memgauge.storage import RunFile
 from memgauge.study.analysis.drivers import usable
 from memgauge.study.analysis.records import Analysis, Coefficient, FigureAnalysis
@@ -278,7 +278,7 @@ def _isolation(study: StudyRecord, analysis: Analysis) -> Iterator[str]:
             ),
             [
                 (
-                    key,
+                    environment_named(key),
                     format_bytes(b.interpreter_bytes),
                     format_bytes(b.imported_bytes),
                     format_bytes(b.loaded_bytes),

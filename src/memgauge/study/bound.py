@@ -2,8 +2,8 @@
 
     baseline of its environment, data loaded + copies of the data that its feed makes + PyTorch's count for the same network
 
-PyTorch's count is no law for TensorFlow, whose own peak lay within 5 % of it for Torres's CNN (docs/studies/frameworks.md);
-what TensorFlow takes beside it was more than that difference in every trial of docs/studies.
+PyTorch's count is no law for TensorFlow, whose own peak was 10 % below it at most (docs/studies: Torres's CNN, AlexNet); what
+TensorFlow takes beside it was more than that difference in every trial there.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Forecast:
         self._keep(key, found)
 
     def _key(self, subject: Subject, machine: Machine) -> str:
-        return f"{machine.name}: {subject.environment}, {self._threads} thread{'' if self._threads == 1 else 's'}"
+        return f"{machine.name}: {subject.environment}, {self._threads} threads"
 
     def baseline_of(self, subject: Subject, machine: Machine) -> Baseline | None:
         """Return the baseline of an environment on a machine, None if there is none."""
