@@ -112,19 +112,12 @@ def _estimated(question: Question) -> Answer:
     steps = min(STEPS, subject.steps) if subject.training is None else STEPS
     stack = predict.installed_stack() if place.kind == "cuda" else None
     trace = traced(workload, place, steps=steps, threads=threads, stack=stack)
-    baseline_bytes = question.baseline_bytes
-    if baseline_bytes is not None and subject.training is not None:
-        from memgauge.training.torch_loop import whole_bytes
-
-        baseline_bytes += whole_bytes(
-            subject.training
-        )  # resident before the network is built, as the data are
     found = estimate_of(
         workload,
         trace,
         place,
         stack=stack,
-        baseline=KnownBaseline(baseline_bytes, question.has_dynamo) if place.kind == "cpu" else None,
+        baseline=KnownBaseline(question.baseline_bytes, question.has_dynamo) if place.kind == "cpu" else None,
         threads=threads,
         steps=steps,
         begin_ns=begin_ns,

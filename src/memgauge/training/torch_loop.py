@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -126,15 +125,6 @@ def _batches(training: Training, data: DataSet, workload: Workload, device: torc
 
 def _batch(inputs: Inputs, x: torch.Tensor, y: torch.Tensor) -> Any:
     return x if inputs.takes == "reals" else (x, y)
-
-
-def whole_bytes(training: Training) -> int:
-    """Return the size of the tensor of the whole data set that is held with `feed` `arrays`, bytes; else 0."""
-    if training.options.get("feed") != "arrays":
-        return 0
-    inputs = inputs_for(training)
-    dtype = torch.int64 if inputs.takes == "tokens" else DTYPES.get(training.precision, torch.float32)
-    return describe(training.data).rows * math.prod(inputs.shape) * dtype.itemsize
 
 
 def _as_tensors(data: DataSet, inputs: Inputs, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
