@@ -283,7 +283,7 @@ was at hand. The sets are not part of this repository.
 
 ```
 python -m benchmarks.accuracy run --path FOLDER --out RESULTS
-python -m benchmarks.accuracy peers --path FOLDER --out RESULTS --half report --limit 12
+python -m benchmarks.accuracy peers --path FOLDER --out RESULTS --half report --limit 10 --seconds 150
 python -m benchmarks.accuracy report --out RESULTS --docs docs
 ```
 
