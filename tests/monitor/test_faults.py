@@ -147,7 +147,6 @@ def _own_terminal() -> None:
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and stays so in the job
 
 
 def test_a_running_process_is_attached_to_and_lives_on(tmp_path: Path) -> None:
