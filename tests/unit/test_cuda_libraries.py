@@ -12,7 +12,7 @@ from memgauge import devices
 from memgauge.devices import libraries
 from memgauge.devices.stack import Stack
 from memgauge.estimate import traced
-from memgauge.frameworks.torch.cuda_libraries import WITHOUT_CUDNN_NOTE
+from memgauge.frameworks.torch.cuda_convolution import WITHOUT_CUDNN_NOTE
 from memgauge.records import Trace
 from memgauge.units import MIB
 from memgauge.workload import Workload

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memgauge.frameworks.torch.cuda_libraries import convolution, convolution_backward
+from memgauge.frameworks.torch.cuda_convolution import convolution, convolution_backward
 from memgauge.frameworks.torch.cuda_operators import REPLACED
 from memgauge.frameworks.torch.cuda_rnn import RESERVE_NOTE, flat_count, reserve_bytes, views_of
 from memgauge.frameworks.torch.shapes import Spec, contiguous
