@@ -30,7 +30,7 @@ import psutil
 
 PROCESSES, HELD_MIB = 9, 20
 INTERVALS_S = (0.1, 0.01, 0.001)
-WARM_S, WINDOW_S = 3.0, 10.0
+WINDOW_S = 10.0
 
 TREE = f"""
 import os, time
@@ -55,6 +55,11 @@ while True:
     due = max(due + interval, time.monotonic()); time.sleep(max(0, due - time.monotonic()))
 """
 
+BARE = """
+import sys, time
+while True: time.sleep(float(sys.argv[1]))
+"""
+
 MEMORY_PROFILER = """
 import sys, memory_profiler
 found = memory_profiler.memory_usage(int(sys.argv[1]), interval=float(sys.argv[2]), timeout=1e9,
@@ -76,6 +81,7 @@ def tools(root: int, interval_s: float, folder: Path) -> dict[str, list[str]]:
     config = {"file": out, "interval_ns": round(interval_s * 1e9), "pid": root, "overwrite": True}
     return {
         "memgauge": [python, "-m", "memgauge.monitor.sampler", json.dumps(config)],
+        "a bare sleep": [python, "-c", BARE, str(interval_s), out],  # what waking up costs on this machine
         "psutil, tree walk": [python, "-c", PSUTIL, str(root), str(interval_s), out],
         "psrecord": [
             str(Path(python).with_name("psrecord")),
@@ -108,33 +114,37 @@ def samples_taken(name: str, out: Path) -> int | None:
         return None
 
 
-def peers() -> None:
-    """Run each tool on the same tree, one after the other, at each interval."""
+def peers(warm_s: float, busy: int) -> None:
+    """Run each tool on the same tree, one after the other, at each interval, beside so many busy processes."""
     print(
         f"{'tool':20} {'interval':>9} {'% of a core':>12} {'us/sample':>10} {'samples/s':>10} {'RSS MiB':>8}"
     )
     tree = subprocess.Popen([sys.executable, "-c", TREE])
+    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
     try:
         time.sleep(1.5)
         for interval_s in INTERVALS_S:
             for name in tools(0, interval_s, Path()):
                 with tempfile.TemporaryDirectory() as folder:
-                    print(_one(name, tree.pid, interval_s, Path(folder)), flush=True)
+                    print(_one(name, tree.pid, interval_s, Path(folder), warm_s), flush=True)
     finally:
+        for process in beside:
+            process.kill()
+            process.wait()
         for child in psutil.Process(tree.pid).children():
             child.kill()
         tree.kill()
         tree.wait()
 
 
-def _one(name: str, root: int, interval_s: float, folder: Path) -> str:
+def _one(name: str, root: int, interval_s: float, folder: Path, warm_s: float) -> str:
     label = f"{name:20} {interval_s * 1000:>6.0f} ms"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(tools(root, interval_s, folder)[name], **quiet)
     watched = psutil.Process(process.pid)
     out = folder / "out"
     try:
-        time.sleep(WARM_S)
+        time.sleep(warm_s)
         if process.poll() is not None:
             return f"{label} {'does not run':>12}"
         before, counted, began = _cpu_s(watched), samples_taken(name, out), time.monotonic()
@@ -339,7 +349,7 @@ def _write(path: Path, ticks: int) -> None:
         for number in range(PROCESSES):
             if chance.random() < 0.5:
                 level[number] = max(2**20, level[number] + 4096 * chance.randint(-2000, 2000))
-            busy[number] += 10_000_000 * chance.randint(0, 10)
+            busy[number] += chance.randint(0, 100_000_000)
             columns[number].append(level[number])
             seconds[number].append(busy[number])
         used.append(sum(level) + 4096 * chance.randint(0, 5000))
@@ -357,7 +367,10 @@ if __name__ == "__main__":
     )
     parser.add_argument("what", choices=("peers", "loop", "marks", "files"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds before the window of peers")
+    parser.add_argument("--warm", type=float, default=12.0, help="peers: seconds before the window")
+    parser.add_argument("--busy", type=int, default=0, help="peers: processes that keep a core busy beside")
     asked = parser.parse_args()
-    WARM_S = asked.warm
-    {"peers": peers, "loop": loop, "marks": marks, "files": files}[asked.what]()
+    if asked.what == "peers":
+        peers(asked.warm, asked.busy)
+    else:
+        {"loop": loop, "marks": marks, "files": files}[asked.what]()

@@ -13,8 +13,25 @@ from typing import ClassVar
 from memgauge.monitor.tracked import Stat, Tracked, shortened
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")  # how fine the kernel gives CPU time: 10 ms as a rule
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")  # how fine /proc gives CPU time: 10 ms as a rule
 TICK_US = TICK_NS // 1000
+
+
+def cpu_clock(pid: int) -> int:
+    """Return the clock that tells the CPU time of all threads of a process, to the nanosecond.
+
+    Linux makes its number of the pid (clock_getcpuclockid(3); kernel, include/linux/posix-timers.h). Any user
+    may read it, at a tenth of what /proc/PID/stat costs.
+    """
+    return ~pid << 3 | 2
+
+
+def _has_cpu_clocks() -> bool:
+    try:
+        time.clock_gettime_ns(cpu_clock(os.getppid() or os.getpid()))
+    except OSError:  # systems that only look like Linux
+        return False
+    return True
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -75,7 +92,9 @@ class LinuxProcess(Tracked):
     """
 
     instrument = "/proc/PID/statm"
-    cpu_instrument = "/proc/PID/stat"
+    has_cpu_clock = _has_cpu_clocks()
+    cpu_instrument = "clock_gettime, the process's CPU clock" if has_cpu_clock else "/proc/PID/stat"
+    cpu_refresh_us = None if has_cpu_clock else TICK_US
     slow_metrics: ClassVar[dict[str, str]] = {
         "pss_bytes": "/proc/PID/smaps_rollup",
         "uss_bytes": "/proc/PID/smaps_rollup",
@@ -88,6 +107,7 @@ class LinuxProcess(Tracked):
 
     __slots__ = (
         "_counts",
+        "_cpu_ns",
         "_resident",
         "_stat",
         "_statm",
@@ -109,7 +129,7 @@ class LinuxProcess(Tracked):
             self.close()
             raise
         super().__init__(pid, stat, stat.started_ticks * TICK_NS - _slept_ns())
-        self._stat, self._counts = b"", (0, 0)
+        self._stat, self._counts, self._cpu_ns = b"", (0, 0), -1
         self._statm, self._resident = b"", 0
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -127,13 +147,21 @@ class LinuxProcess(Tracked):
         return self._resident
 
     def read_counts(self) -> tuple[int, int]:
+        cpu_ns = -1
+        if self.has_cpu_clock:
+            cpu_ns = time.clock_gettime_ns(cpu_clock(self.pid))
+            if cpu_ns == self._cpu_ns:  # it has not run since: nothing of what it counts has moved
+                return self._counts
+            self._cpu_ns = cpu_ns
         data = os.pread(self.stat_fd, 1024, 0)
-        if data != self._stat:  # a process that sleeps says the same again
+        if data != self._stat:
             self._stat = data
             f = data[data.rindex(b")") + 2 :].split(b" ", 18)
             self.faults = (int(f[7]), int(f[9]))
             self.threads = int(f[17])
             self._counts = ((int(f[11]) + int(f[12])) * TICK_NS, int(f[8]))
+        if self.has_cpu_clock:
+            self._counts = (cpu_ns, self._counts[1])
         return self._counts
 
     def name_now(self) -> str:

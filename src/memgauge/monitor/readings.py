@@ -9,7 +9,7 @@ from typing import Any
 from memgauge.monitor.cgroup import Group
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import PAGE, TICK_US
+from memgauge.monitor.processes import PAGE
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
@@ -43,7 +43,7 @@ class ProcessReadings:
         rss = self._writer.add_series("fast", "rss_bytes", process.instrument, process=process.id)
         process.resident = self._fast.column(rss)
         cpu = self._writer.add_series(
-            "cpu", "cpu_ns", process.cpu_instrument, process=process.id, refresh_us=TICK_US
+            "cpu", "cpu_ns", process.cpu_instrument, process=process.id, refresh_us=process.cpu_refresh_us
         )
         process.cpu = self._cpu.column(cpu)
         process.series += [(self._fast, rss), (self._cpu, cpu)]
@@ -252,6 +252,7 @@ class GroupReadings:
     def __init__(self, writer: RunWriter, group: Group | None) -> None:
         self._writer, self._group = writer, group
         self._highest = 0
+        self._written: PeakRow | None = None
         if group is None:
             return
         self._columns = [
@@ -285,10 +286,11 @@ class GroupReadings:
         assert self._group is not None
         with contextlib.suppress(OSError, ValueError):
             kind, reason = self._group.kind()
-            self._highest = peak = max(self._highest, self._group.read_peak(), told_bytes)
-            self._writer.set_peak(
-                PeakRow("cgroup_bytes", peak, kind, self._group.instrument, reason, None, None, None)
-            )
+            self._highest = max(self._highest, self._group.read_peak(), told_bytes)
+            row = PeakRow("cgroup_bytes", self._highest, kind, self._group.instrument, reason, None, None, None)
+            if row != self._written:
+                self._writer.set_peak(row)
+                self._written = row
 
     def close(self, told_bytes: int) -> None:
         """Keep the last of it, and let go."""

@@ -15,7 +15,7 @@ from memgauge.monitor.tree import Tree
 from memgauge.storage import RunWriter
 from memgauge.units import format_duration
 
-CPU_NS = 100_000_000  # CPU time in /proc moves by clock ticks of 10 ms; over less than ten it says little
+CPU_NS = 100_000_000  # a clock per process costs as much as its memory does, and nobody draws CPU finer
 MEDIUM_NS, SLOW_NS = 250_000_000, 1_000_000_000
 _AFTER_BOUNDARY_NS = 200_000_000  # how soon the slow lane looks after a phase has begun or ended
 

@@ -39,6 +39,7 @@ class Tracked(ABC):
 
     instrument: ClassVar[str]  # of resident bytes
     cpu_instrument: ClassVar[str]
+    cpu_refresh_us: ClassVar[int | None]  # how fine it gives CPU time; None for finer than anybody asks
     slow_metrics: ClassVar[dict[str, str]]  # of the slow lane -> its instrument
     has_peak: ClassVar[bool]  # whether the system keeps the highest resident size, and sets it back
     has_faults: ClassVar[bool]  # whether page faults tell that pages came or went
