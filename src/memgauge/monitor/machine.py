@@ -57,13 +57,17 @@ class Memory:
 
     def __init__(self) -> None:
         self._file = KeptFile("/proc/meminfo", 256)
+        self._data, self._read = b"", (0, 0)
 
     def read(self) -> tuple[int, int]:
         """Return used and available bytes."""
-        f = self._file.read().split(None, 15)
-        # Names at 0, 3, 6, 9, 12 and amounts in KiB behind each: the order is fixed by the kernel.
-        total, free, available, buffers, cached = int(f[1]), int(f[4]), int(f[7]), int(f[10]), int(f[13])
-        return (total - free - buffers - cached) * 1024, available * 1024
+        data = self._file.read()
+        if data != self._data:  # a machine at rest says the same again
+            self._data, f = data, data.split(None, 15)
+            # Names at 0, 3, 6, 9, 12 and amounts in KiB behind each: the order is fixed by the kernel.
+            total, free, available, buffers, cached = int(f[1]), int(f[4]), int(f[7]), int(f[10]), int(f[13])
+            self._read = (total - free - buffers - cached) * 1024, available * 1024
+        return self._read
 
     def total_bytes(self) -> int:
         return int(self._file.read().split(None, 2)[1]) * 1024
