@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import NamedTuple
 
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack, workspace_config_bytes
@@ -41,7 +41,8 @@ MECHANISMS = {
 }
 
 _HALF_BYTES = 2
-_TILE = 128
+_TILE, _NARROWEST_TILE = 128, 64
+_WINOGRAD_SAVING = 2.25
 _TRANSFORM_TILE = 32
 
 
@@ -106,30 +107,38 @@ def keeps_cublaslt(stack: Stack) -> bool:
     return stack.torch >= (2, 9)
 
 
-class Rate(IntEnum):
-    """What tensor cores give for a type on a card."""
+class Rates(NamedTuple):
+    """What a card computes and moves in a second, for one type, as its architecture's paper says."""
 
-    NONE = 0  # no such units, or not allowed
-    EQUAL = 1  # about the rate of the ordinary ones: copying for them does not pay
-    FASTER = 2  # several times the rate
-
-
-# Chips whose tensor cores take float32 (TF32) at eight times the ordinary rate. Elsewhere from 8.6 on it
-# is one to two times: NVIDIA's architecture papers for A100 (156 to 19.5 TFLOPS), H100 (495 to 67), B200;
-# GA102 (RTX 3090: 35.6 to 35.6; A40: 74.8 to 37.4), Ada (RTX 4090: 82.6 to 82.6), RTX Blackwell (RTX 5090: 104.8 to 104.8).
-_FAST_TF32 = ((8, 0), (9, 0), (10, 0), (10, 3))
+    tensor: float  # TFLOPS of tensor cores with float32 sums; 0 where there are none, or they are not allowed
+    plain: float  # TFLOPS of the ordinary units in float32
+    memory: float  # TB/s
 
 
-def tensor_core_rate(capability: tuple[int, int], *, is_half: bool, allows_tf32: bool) -> Rate:
-    """Return what tensor cores give for half types, or for float32 where TF32 is allowed.
+# No faster than the ordinary units: nothing is worth copying for them.
+NO_FASTER = Rates(tensor=1, plain=1, memory=1)
+# By compute capability: TF32 and half types on tensor cores (dense), float32, memory. NVIDIA's architecture papers and
+# data sheets of V100, T4, A100 40 GB, RTX 3090, RTX 4090, H100 SXM, B200 and RTX 5090; others of an architecture
+# have nearly the same proportions, by which alone anything is decided here.
+_TFLOPS = {
+    (7, 0): (0, 125, 15.7, 0.9),
+    (7, 5): (0, 65, 8.1, 0.32),
+    (8, 0): (156, 312, 19.5, 1.555),
+    (8, 6): (35.6, 71, 35.6, 0.936),
+    (8, 9): (82.6, 165.2, 82.6, 1.008),
+    (9, 0): (495, 989, 67, 3.35),
+    (10, 0): (1100, 2250, 75, 8.0),
+    (12, 0): (104.8, 209.5, 104.8, 1.792),
+}
 
-    Half types run on them from 7.0 on, several times as fast (architecture papers since V100's).
-    """
-    if is_half:
-        return Rate.FASTER if capability >= (7, 0) else Rate.NONE
-    if not allows_tf32 or capability < (8, 0):
-        return Rate.NONE
-    return Rate.FASTER if capability in _FAST_TF32 else Rate.EQUAL
+
+def rates(capability: tuple[int, int], *, is_half: bool, allows_tf32: bool) -> Rates:
+    """Return the rates for half types, or for float32 where TF32 is allowed; of the newest chip known before it."""
+    known = [known for known in _TFLOPS if known <= capability]
+    if not known:
+        return Rates(tensor=0, plain=1, memory=1)
+    tf32, half, plain, memory = _TFLOPS[max(known)]
+    return Rates(tensor=half if is_half else tf32 if allows_tf32 else 0, plain=plain, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class Convolution:
     groups: int
     channels: tuple[int, int]  # of data and of result
     channels_last: bool
-    tensor_cores: Rate
+    rates: Rates
     strided: bool
     image: tuple[int, ...]  # height, width of data
     batch: int
@@ -166,7 +175,7 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
     profiling chapter of the Kempner Institute's computing handbook). A convolution of one point that
     skips none is a matrix product in either layout. So what is expected is:
 
-        where tensor cores are not faster      nothing
+        where copying does not pay (`pays`)    nothing
         kernels of one point, stride 1         nothing
         forward                                copies of the data and of the filter; none by groups
         gradient of the data                   copies of both gradients and of the filter
@@ -180,17 +189,53 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         multiprocessors: Of the card.
     """
     copies = (call.data + call.weight + call.result) * call.itemsize
-    if call.channels_last or call.tensor_cores is Rate.NONE:
+    if call.channels_last or not call.rates.tensor:
         return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
     expected = 0
     is_product = max(call.kernel) == 1 and not call.strided
-    if call.tensor_cores is Rate.FASTER and not is_product:
-        expected = copies
+    if not is_product:
+        copied = copies
         if call.direction == "forward":
-            expected = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
-        elif call.direction == "filter" and call.groups == 1:
-            expected += split_bytes(call, multiprocessors)
+            copied = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
+        if pays(call, copied):
+            expected = copied
+            if call.direction == "filter" and call.groups == 1:
+                expected += split_bytes(call, multiprocessors)
     return Range(low=0, expected=expected, high=max(expected, copies, winograd_bytes(call)))
+
+
+def pays(call: Convolution, copied: int) -> bool:
+    """Return whether tensor cores are the faster although so many bytes are copied for them.
+
+    Either plan takes the longer of computing and of moving each tensor once (NVIDIA, Matrix Multiplication
+    Background User's Guide, 2, "Math and Memory Bounds"); what is copied is read and written on top of that. Tensor
+    cores compute whole tiles, the narrowest of 64 (the same, 2.3, "Typical Tile Dimensions"). The ordinary units
+    convolve 3 × 3 points at stride 1, but for the filter's gradient, by Winograd's F(2 × 2, 3 × 3) with 2.25 times
+    fewer multiplications, in any layout and without a workspace (Lavin, Gray, 2015, section 4.1 and 5).
+
+    Convolutions by groups are left out of that: there it pays wherever tensor cores are the faster.
+    """
+    if call.groups > 1:
+        return call.rates.tensor > call.rates.plain
+    data_channels, result_channels = call.channels
+    depth = data_channels * math.prod(call.kernel)
+    flops = 2 * call.result * depth
+    whole = {
+        "forward": _in_tiles(result_channels),
+        "data": _in_tiles(data_channels),
+        "filter": _in_tiles(result_channels) * _in_tiles(depth),
+    }[call.direction]
+    moving = (call.data + call.weight + call.result) * call.itemsize / call.rates.memory
+    copying = 2 * copied / call.rates.memory
+    is_winograd = call.kernel == (3, 3) and not call.strided and call.direction != "filter"
+    fewer = _WINOGRAD_SAVING if is_winograd else 1
+    with_copies = max(flops * whole / call.rates.tensor, moving) + copying
+    return with_copies < max(flops / fewer / call.rates.plain, moving)
+
+
+def _in_tiles(size: int) -> float:
+    """Return how much larger it becomes in whole tiles."""
+    return math.ceil(size / _NARROWEST_TILE) * _NARROWEST_TILE / size
 
 
 def split_bytes(call: Convolution, multiprocessors: int) -> int:

@@ -240,7 +240,7 @@ def _call(
         groups=groups,
         channels=(data.shape[1], result.shape[1]),
         channels_last=layout_of(input, weight) is not torch.contiguous_format,
-        tensor_cores=mode.libraries.tensor_cores(input.dtype),
+        rates=mode.libraries.rates(input.dtype),
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
         batch=data.shape[0],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memgauge.devices import libraries
-from memgauge.devices.libraries import Convolution, Rate
+from memgauge.devices.libraries import Convolution, Rates
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
 
@@ -136,12 +136,12 @@ class Libraries:
             self._mode.unmodelled.setdefault(TRANSFORM_NOTE.format(format_bytes(size)))
             self._transform_bytes = size
 
-    def tensor_cores(self, dtype: torch.dtype) -> Rate:
-        """Return what tensor cores give for convolutions of this type; of MIOpen nothing is expected."""
+    def rates(self, dtype: torch.dtype) -> Rates:
+        """Return what the card computes in convolutions of this type; of MIOpen's plans nothing is expected."""
         if not self._card.is_nvidia:
-            return Rate.EQUAL
+            return libraries.NO_FASTER
         allows = dtype is torch.float32 and _convolves_in_tf32()
-        return libraries.tensor_core_rate(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
+        return libraries.rates(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
