@@ -329,7 +329,7 @@ On the build half of timm's set, before this version, by what was left of measur
 
 | cause | how it shows | what stands for it now |
 |---|---|---|
-| workspaces of convolutions' gradients | grows with the batch, only where kernels are larger than a point; 5 % of the whole at batches of 64 and 128 | copies for tensor cores, partial sums |
+| workspaces of convolutions' gradients | grows with the batch, only where kernels are larger than a point; 5 % of the whole at batches of 64 and 128 | copies for tensor cores where they pay, partial sums |
 | the loader's batches | two to three times the pictures of a batch, in all networks alike | streams with pools of their own |
 | channels last | 2 to 9 % too low wherever a convolution's input has its channels last (pvt_v2, convformer) | outputs keep that layout, as cuDNN's do; torch's own `meta` rule does not |
 | the constant itself | 100 to 200 MiB less for small transformers: the constant had absorbed half of the workspaces | found again: about 75 MiB are left |
@@ -353,7 +353,6 @@ range.
 
 Which plan cuDNN's heuristics choose is not published ([decision 6](decisions/0006-cudnn-workspaces.md)). Seen on
 build halves and left out, because nothing published explains it: poolformer takes 4 % more at a batch of 128 and
-nothing at 32; convformer and caformer 2 to 6 % more; inception_v4, cspdarknet53 and pruned ResNets 4 to 9 % less than
-what is expected for convolutions of several points. `ecaresnext50t_32x4d` is a smaller network in the version of timm
+nothing at 32; convformer and caformer 3 to 6 % more, botnet50ts 7 to 9 %; cspdarknet53 5 % less. `ecaresnext50t_32x4d` is a smaller network in the version of timm
 that was measured than in this one: all its rows are a third too high.
 """

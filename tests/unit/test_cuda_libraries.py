@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -109,37 +110,65 @@ def test_each_convolution_has_a_workspace_in_forward_and_one_for_each_gradient()
     assert phases.count("step 1 backward") == 3
 
 
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1))
+
+
 def test_what_kernels_read_is_copied_and_for_gradients_what_they_write() -> None:
-    trace = run(convolution, 4, 3, 32, 32)
+    trace = run(wide, 4, 64, 32, 32)
     sizes: dict[str, list[int]] = {"forward": [], "backward": []}
     for index, size in of(trace, libraries.CONVOLUTION):
         phase = trace.events[index].phase
         if phase.startswith("step 1"):
             sizes[phase.removeprefix("step 1 ")].append(size)
-    first = 4 * (4 * 3 * 32 * 32 + 16 * 3 * 9 + 4 * 16 * 32 * 32)
-    second = 4 * (2 * 4 * 16 * 32 * 32 + 16 * 16 * 9)
-    # 108 multiprocessors share one tile of the first filter's gradient and two of the second's.
-    assert sizes["backward"] == [second, second + 54 * 16 * 16 * 9 * 4, first + 108 * 16 * 3 * 9 * 4]
-    assert sizes["forward"] == [4 * (4 * 3 * 32 * 32 + 16 * 3 * 9), 4 * (4 * 16 * 32 * 32 + 16 * 16 * 9)]
+    first = 4 * (4 * 64 * 32 * 32 + 128 * 64 * 9 + 4 * 128 * 32 * 32)
+    second = 4 * (2 * 4 * 128 * 32 * 32 + 128 * 128 * 9)
+    # 108 multiprocessors share five tiles of the first filter's gradient and nine of the second's.
+    assert sizes["backward"] == [second, second + 12 * 128 * 128 * 9 * 4, first + 21 * 128 * 64 * 9 * 4]
+    assert sizes["forward"] == [4 * (4 * 64 * 32 * 32 + 128 * 64 * 9), 4 * (4 * 128 * 32 * 32 + 128 * 128 * 9)]
     assert all(
         trace.scratch[trace.events[i].storage].low_bytes == 0 for i, _ in of(trace, libraries.CONVOLUTION)
     )
 
 
+def test_narrow_layers_are_not_worth_a_copy() -> None:
+    trace = run(convolution, 4, 3, 32, 32)
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing; a byte keeps its place
+
+
+@pytest.mark.parametrize(
+    ("data", "result", "kernel", "direction", "pays"),
+    [
+        (3, 64, 7, "forward", True),  # a stem: little is copied
+        (3, 64, 7, "data", False),  # three channels fill a twentieth of a tile
+        (64, 64, 3, "data", True),
+        (32, 32, 3, "data", False),  # half a tile, and Winograd
+        (32, 32, 3, "filter", True),  # which the filter's gradient cannot have
+        (32, 32, 5, "forward", True),  # nor a kernel of five
+    ],
+)
+def test_copies_for_tensor_cores_are_weighed_against_the_ordinary_units(
+    data: int, result: int, kernel: int, direction: str, pays: bool
+) -> None:
+    one = dataclasses.replace(call(data, result, 32, 56, kernel), direction=direction)
+    copied = one.data + one.weight + (0 if direction == "forward" else one.result)
+    assert libraries.pays(one, 4 * copied) is pays
+
+
 def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
-    trace = run(convolution, 4, 3, 32, 32, device="nvidia-rtx-3090")
+    trace = run(wide, 4, 64, 32, 32, device="nvidia-rtx-3090")
     assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
-    amd = run(convolution, 4, 3, 32, 32, device="amd-mi300x")  # MIOpen's are not known
+    amd = run(wide, 4, 64, 32, 32, device="amd-mi300x")  # MIOpen's are not known
     assert {size for _, size in of(amd, libraries.CONVOLUTION)} == {1}
-    half = libraries.tensor_core_rate((8, 6), is_half=True, allows_tf32=False)
-    assert half is libraries.Rate.FASTER
+    half = run(lambda: wide().half(), 4, 64, 32, 32, device="nvidia-rtx-3090", to=torch.float16)
+    assert max(size for _, size in of(half, libraries.CONVOLUTION)) > MIB
 
 
 def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
     trace = run(lambda: nn.Conv2d(16, 16, 1), 4, 16, 32, 32)
     assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing; a byte keeps its place
-    strided = run(lambda: nn.Conv2d(16, 16, 1, stride=2), 4, 16, 32, 32)
-    assert min(size for _, size in of(strided, libraries.CONVOLUTION)) > 4 * 16 * 32 * 32 * 4
+    strided = run(lambda: nn.Conv2d(512, 1024, 1, stride=2), 4, 512, 32, 32)
+    assert min(size for _, size in of(strided, libraries.CONVOLUTION)) > 4 * 512 * 32 * 32 * 4
 
 
 def test_without_tf32_there_is_nothing_to_copy_for_and_at_most_winograds_transform() -> None:
@@ -401,7 +430,7 @@ def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libr
         groups=1,
         channels=(data, result),
         channels_last=False,
-        tensor_cores=libraries.Rate.FASTER,
+        rates=libraries.rates((8, 0), is_half=False, allows_tf32=True),
         strided=False,
         image=(side, side),
         batch=batch,
