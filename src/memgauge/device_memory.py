@@ -360,11 +360,14 @@ def _basis(figure: Figure) -> str:
 
 
 def _assumptions(place: Device, figure: Figure, outside: Range | None, stack: Stack) -> tuple[str, ...]:
+    version = ".".join(map(str, stack.cuda_version)) if place.is_nvidia else ""
     lines = [
-        f"torch {stack.torch[0]}.{stack.torch[1]} with CUDA {stack.cuda_version[0]}.{stack.cuda_version[1]}"
+        f"torch {stack.torch[0]}.{stack.torch[1]} with "
+        + (f"CUDA {version}" if version else "ROCm, any version")
     ]
     if outside is None:
-        lines.append(f"CUDA context {figure.bytes // MIB} MiB, {figure.grade}: {figure.source}")
+        name = "CUDA context" if version else "context (HIP)"
+        lines.append(f"{name} {figure.bytes // MIB} MiB, {figure.grade}: {figure.source}")
     usable = place.usable_figure
     if usable is not None:
         lines.append(f"usable memory {usable.bytes // MIB} MiB, {usable.grade}: {usable.source}")

@@ -133,6 +133,10 @@ def test_layers_can_be_limited(capfd: Capture) -> None:
             ["--method", "formula", "--device", "nvidia-t4", "--alloc-conf", "expandable_segments:True"],
             "--alloc-conf changes nothing with --method formula",
         ),
+        (
+            ["--method", "formula", "--device", "nvidia-t4", "--torch", "2.1"],
+            "--torch, --cuda, …) changes nothing with --method formula",
+        ),
     ],
 )
 def test_bad_input_is_named_and_ends_with_two(arguments: list[str], said: str, capfd: Capture) -> None:

@@ -125,7 +125,10 @@ def test_what_kernels_read_is_copied_and_for_gradients_what_they_write() -> None
     second = 4 * (2 * 4 * 128 * 32 * 32 + 128 * 128 * 9)
     # 108 multiprocessors share five tiles of the first filter's gradient and nine of the second's.
     assert sizes["backward"] == [second, second + 12 * 128 * 128 * 9 * 4, first + 21 * 128 * 64 * 9 * 4]
-    assert sizes["forward"] == [4 * (4 * 64 * 32 * 32 + 128 * 64 * 9), 4 * (4 * 128 * 32 * 32 + 128 * 128 * 9)]
+    assert sizes["forward"] == [
+        4 * (4 * 64 * 32 * 32 + 128 * 64 * 9),
+        4 * (4 * 128 * 32 * 32 + 128 * 128 * 9),
+    ]
     assert all(
         trace.scratch[trace.events[i].storage].low_bytes == 0 for i, _ in of(trace, libraries.CONVOLUTION)
     )

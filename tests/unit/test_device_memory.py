@@ -89,6 +89,13 @@ def test_leaving_a_mechanism_out_keeps_the_releases_at_their_places() -> None:
     assert reserved(without(with_release, frozenset({"cublas", "cache releases"}))) == 160 * MIB
 
 
+@pytest.mark.parametrize(("architecture", "said"), [("ampere", "CUDA 13.0"), ("cdna3", "ROCm")])
+def test_software_is_named_as_the_card_has_it(architecture: str, said: str) -> None:
+    place = structs.replace(card(GIB), architecture=architecture)
+    found = device_memory(ONE_AFTER_OTHER, place, Stack(torch=(2, 13)), SETTINGS)
+    assert said in found.assumptions[0]
+
+
 def test_device_memory_is_reserved_plus_context_and_says_where_its_width_is_from() -> None:
     memory = device_memory(ONE_AFTER_OTHER, card(GIB), Stack(), SETTINGS)
     assert memory.device.expected == 260 * MIB

@@ -88,7 +88,7 @@ def command(
         _show_many(target, device, vary, asked, arguments, steps, allocator, stack, out, as_json=as_json)
         return
     if method == "formula":
-        _refuse_for_formula(allocator)
+        _refuse_for_formula(allocator, stack)
         with running(f"calculating {target}"):
             from memgauge.by_hand import by_hand
 
@@ -184,9 +184,10 @@ def _show_many(
         show(view)
 
 
-def _refuse_for_formula(allocator: CudaSettings | None) -> None:
-    if allocator is not None:
-        raise UsageError("--alloc-conf changes nothing with --method formula; use --method both or trace")
+def _refuse_for_formula(allocator: CudaSettings | None, stack: Stack | None) -> None:
+    given = "--alloc-conf" if allocator is not None else "the software above the card (--torch, --cuda, …)"
+    if allocator is not None or stack is not None:
+        raise UsageError(f"{given} changes nothing with --method formula; use --method both or trace")
 
 
 def _show_formula(result: Formula | Both, count: int | None, out: Path | None, *, as_json: bool) -> None:
