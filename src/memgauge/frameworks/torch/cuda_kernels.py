@@ -123,6 +123,11 @@ def _cudnn_rnn_backward(
     return *gradients, views_of(flat, weight)
 
 
+def _log_sigmoid(mode: CudaPhantomMode, input: torch.Tensor) -> Any:
+    """The result; the buffer is the CPU's only (cuda/Activation.cpp `log_sigmoid_forward_cuda`)."""
+    return mode.make(contiguous(tuple(input.shape), input.dtype)), mode.make(contiguous((0,), input.dtype))
+
+
 def _pack(mode: CudaPhantomMode, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """The rows are on the device, the batch sizes stay on the host (native/PackedSequence.cpp)."""
     if not mode.is_known(lengths):
@@ -142,6 +147,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._pack_padded_sequence.default: _pack,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
