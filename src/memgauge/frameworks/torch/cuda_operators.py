@@ -9,7 +9,7 @@ a trace runs, and by the phantom mode in inference mode.
 Sources (torch 2.13, aten/src/ATen/native): Dropout.cpp `is_fused_kernel_acceptable`;
 SoftMax.cpp `softmax`, `log_softmax`; layer_norm.cpp `rms_norm_symint`; RNN.cpp
 `LSTMCell`, `GRUCell`; Pooling.cpp `max_pool1d`; Normalization.cpp `_batch_norm_impl_index`;
-group_norm.cpp `native_group_norm`.
+group_norm.cpp `native_group_norm`; Onehot.cpp `one_hot`.
 """
 
 from __future__ import annotations
@@ -143,6 +143,14 @@ def _group_norm(
     return _GroupNorm.apply(input, weight, bias, groups, eps)
 
 
+def _one_hot(placement: Placement, func: Any, self: torch.Tensor, num_classes: int = -1) -> Any:
+    """Written into zeros; that the numbers are below the number of classes is for the kernel to find."""
+    if num_classes < 1 or self.numel() == 0:
+        return composite(func, self, num_classes)
+    zeros = aten.new_zeros.default(self, (*self.shape, num_classes))
+    return aten.scatter_.value(zeros, -1, self.unsqueeze(-1), 1)
+
+
 def _max_pool1d(placement: Placement, func: Any, *args: Any, **kwargs: Any) -> Any:
     return aten.max_pool1d_with_indices.default(*args, **kwargs)[0]
 
@@ -156,6 +164,7 @@ REPLACED: dict[Any, Replacement] = {
     aten.gru_cell.default: _gru_cell,
     aten.batch_norm.default: _batch_norm,
     aten.group_norm.default: _group_norm,
+    aten.one_hot.default: _one_hot,
     aten.max_pool1d.default: _max_pool1d,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
     **{

@@ -18,6 +18,7 @@ from memgauge.frameworks.torch.cuda_streams import Streams
 from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
+from memgauge.frameworks.torch.shapes import Spec
 from memgauge.records import Category, Scratch
 
 aten = torch.ops.aten
@@ -106,6 +107,15 @@ class CudaPhantomMode(PhantomMode):
         if func in (aten._softmax.default, aten._log_softmax.default):
             return not args[2]  # from half to float in one kernel is CUDA's
         return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU")
+
+    def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+        try:
+            return super().computed(func, args, kwargs, specs)
+        except NotImplementedError:  # CUDA's kernel takes a type that the CPU's does not: `histc` of integers
+            if type(specs) is not Spec or specs.alias is not None:
+                raise
+            wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+            return func(*wide, **kwargs).to(specs.dtype)
 
     def _list(self, storage: torch.UntypedStorage) -> None:
         self.placement.put(storage)
