@@ -87,7 +87,7 @@ def _sweep(asked: argparse.Namespace) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     measured = [sets.read(name, asked.path, sets.Skipped()) for name in ("timm", "largest")]
     known = frozenset(case.family for cases in measured for case in cases)
-    sweep.sweep(sweep.draws(known)[: asked.limit], asked.out / "sweep.jsonl", seconds=asked.seconds)
+    sweep.sweep(sweep.draws(known), asked.out / "sweep.jsonl", limit=asked.limit, seconds=asked.seconds)
     return 0
 
 

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from memgauge.errors import UnsupportedError  # noqa: E402
 from memgauge.frameworks.torch.cuda_devices import Card  # noqa: E402
 from memgauge.frameworks.torch.trace import trace  # noqa: E402
 from memgauge.records import Trace  # noqa: E402
@@ -107,12 +108,56 @@ def test_masks_are_turned_into_places_or_sums() -> None:
     def step() -> Any:
         x, mask = torch.randn(32, 64, device="cuda"), torch.ones(32, dtype=torch.bool, device="cuda")
         x[mask], x.masked_select(mask[:, None])
-        return x.masked_scatter(mask[:, None], torch.zeros(32 * 64, device="cuda"))
+        return x.masked_scatter(mask[:, None].expand(32, 64), torch.zeros(32 * 64, device="cuda"))
 
     result = traced(step)
     assert requests(result, "index") == [32 * 64 * 4, 32 * 8]
     assert requests(result, "masked_select") == [32 * 64 * 4, 32 * 64 * 2 * 8]
     assert requests(result, "masked_scatter") == [32 * 64 * 4, 32 * 64 * 9]
+
+
+def test_attention_written_out_looks_for_rows_that_are_masked_whole() -> None:
+    def step() -> None:
+        q, k, v = (torch.randn(2, 4, 64, 32, dtype=torch.float64, device="cuda") for _ in range(3))
+        F.scaled_dot_product_attention(q, k, v)
+
+    squares = 2 * 4 * 64 * 64
+    assert requests(traced(step), "_safe_softmax") == [squares * 8, squares, squares * 8]
+
+
+def test_data_parallel_on_one_card_is_the_network_itself() -> None:
+    def step(wrap: Callable[[Any], Any]) -> None:
+        wrap(torch.nn.Linear(64, 64).cuda())(torch.randn(8, 64)).sum().backward()
+
+    assert requests(traced(lambda: step(torch.nn.DataParallel)), "addmm") == [8 * 64 * 4]
+    with pytest.raises(UnsupportedError, match=r"over 2 GPUs is not followed"):
+        traced(lambda: step(lambda net: torch.nn.DataParallel(net, device_ids=[0, 0])))
+
+
+def test_several_processes_are_refused_with_what_they_would_add() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"test_cuda_copies.py:\d+: training by several processes.*buckets"
+    ):
+        traced(lambda: torch.distributed.init_process_group("nccl", rank=0, world_size=1))
+    with pytest.raises(UnsupportedError, match=r"several processes"):
+        traced(lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda()))
+
+
+def test_types_that_only_cudas_kernels_take_are_counted_all_the_same() -> None:
+    def step() -> None:
+        chosen = torch.arange(8, dtype=torch.int32, device="cuda") % 4
+        found = torch.histc(chosen, bins=4, min=0, max=3)
+        assert found.dtype is torch.int32 and found.tolist() == [2, 2, 2, 2]
+
+    assert 16 in requests(traced(step), "histc")
+
+
+def test_one_hot_codes_are_written_without_a_look_at_the_numbers() -> None:
+    def step() -> Any:
+        chosen = (torch.rand(2**18, device="cuda") * 10).long()  # not known
+        return F.one_hot(chosen, 10)
+
+    assert requests(traced(step), "new_zeros") == [2**18 * 10 * 8]
 
 
 def test_cudnn_attention_sums_the_querys_gradient_in_float32() -> None:

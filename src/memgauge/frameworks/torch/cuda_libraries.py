@@ -170,7 +170,9 @@ def _masked_select(args: tuple[Any, ...], result: torch.Tensor) -> int:
 
 
 def _masked_scatter(args: tuple[Any, ...], result: torch.Tensor) -> int:
-    return libraries.prefix_sum_bytes(result.numel(), copies_mask=args[1].shape != result.shape)
+    return libraries.prefix_sum_bytes(
+        result.numel(), copies_mask=not args[1].expand_as(result).is_contiguous()
+    )
 
 
 def _index(args: tuple[Any, ...], result: torch.Tensor) -> int:
