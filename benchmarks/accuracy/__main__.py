@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy run --path FOLDER --out RESULTS      (resumes; --limit for a part)
     python -m benchmarks.accuracy peers --path FOLDER --out RESULTS    (the other predictors, where installed)
+    python -m benchmarks.accuracy sweep --path FOLDER --out RESULTS    (architectures that are in no set: do they run?)
     python -m benchmarks.accuracy report --out RESULTS --docs docs     (docs/accuracy.md and its picture)
 
 FOLDER holds the sets, which are not part of this repository; docs/accuracy.md says where each is from.
@@ -25,7 +26,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=("run", "peers", "report"))
+    parser.add_argument("command", choices=("run", "peers", "sweep", "report"))
     parser.add_argument("--path", type=Path, help="folder of the sets")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--sets", default=",".join(sets.SETS), help="comma-separated")
@@ -51,7 +52,7 @@ def main() -> int:
             return 0
         if asked.path is None:
             parser.error(f"{asked.command} needs --path")
-        return _run(asked)
+        return _sweep(asked) if asked.command == "sweep" else _run(asked)
     except MemgaugeError as error:
         print(f"benchmarks.accuracy: {error}", file=sys.stderr)
         return error.exit_code
@@ -77,6 +78,16 @@ def _run(asked: argparse.Namespace) -> int:
         peers = asked.command == "peers"
         out = asked.out / (f"{name}.peers.jsonl" if peers else f"{name}.jsonl")
         run(cases[: asked.limit], out, jobs=asked.jobs, peer_seconds=asked.seconds if peers else None)
+    return 0
+
+
+def _sweep(asked: argparse.Namespace) -> int:
+    from benchmarks.accuracy import sweep
+
+    asked.out.mkdir(parents=True, exist_ok=True)
+    measured = [sets.read(name, asked.path, sets.Skipped()) for name in ("timm", "largest")]
+    known = frozenset(case.family for cases in measured for case in cases)
+    sweep.sweep(sweep.draws(known), asked.out / "sweep.jsonl", limit=asked.limit, seconds=asked.seconds)
     return 0
 
 

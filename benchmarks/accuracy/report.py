@@ -13,6 +13,7 @@ from benchmarks.accuracy.figures import Row
 from benchmarks.accuracy.protocols import VISION
 from benchmarks.accuracy.run import ABLATIONS, rows_of
 from benchmarks.accuracy.scatter import scatter
+from benchmarks.accuracy.sweep import section
 from memgauge.device_memory import LEAST_SPREAD, PLACEMENT_SPREAD
 from memgauge.records import Range, Uncertainty
 from memgauge.units import MIB
@@ -47,6 +48,9 @@ def write(results: Path, docs: Path) -> None:
             lines += _largest(rows)
         else:
             lines += _measured(name, rows)
+    swept = rows_of(results / "sweep.jsonl")
+    if swept:
+        lines += [_SWEEP, *section(swept)]
     lines.append(_TAIL.format(placement=100 * PLACEMENT_SPREAD, least=100 * LEAST_SPREAD))
     docs.mkdir(parents=True, exist_ok=True)
     (docs / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -284,6 +288,7 @@ was at hand. The sets are not part of this repository.
 ```
 python -m benchmarks.accuracy run --path FOLDER --out RESULTS
 python -m benchmarks.accuracy peers --path FOLDER --out RESULTS --half report --limit 10 --seconds 150
+python -m benchmarks.accuracy sweep --path FOLDER --out RESULTS --limit 240 --seconds 120
 python -m benchmarks.accuracy report --out RESULTS --docs docs
 ```
 
@@ -304,6 +309,15 @@ model's other batch sizes (off the line through them by more than a quarter) or 
 fake tensors for the same row; the estimate plays no part in either.
 
 ![Estimated against measured, report halves](accuracy.svg)
+"""
+
+_SWEEP = """
+## Architectures that are in none of these sets
+
+Nothing was measured here. `python -m benchmarks.accuracy sweep` draws up to two networks of each family of timm's
+and transformers' names that is in no set above, and all of torchvision's; for each, from its name, one of five cards,
+a batch size, precision, optimizer, checkpointing, layout, `cudnn.benchmark`, training or inference. A case that a real
+run would refuse too (a batch of one under batch norm) counts as one without an estimate.
 """
 
 _TAIL = """

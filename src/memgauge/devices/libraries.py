@@ -18,6 +18,7 @@ from memgauge.units import KIB, MIB
 CUBLAS, CUBLASLT, CONVOLUTION, SEARCH = "cublas", "cublaslt", "cudnn convolution", "cudnn search"
 COLUMNS = "convolution without cudnn"
 EMBEDDING, SORT, ATTENTION = "embedding backward", "sorting", "attention backward"
+INDEX = "indices and masks"
 
 MECHANISMS = {
     CUBLAS: "workspace of each cuBLAS handle and stream, kept from the first product on "
@@ -36,6 +37,8 @@ MECHANISMS = {
     "EmbeddingBackwardKernel.cu)",
     ATTENTION: "sums and the query's gradient of efficient attention's backward kernel "
     "(aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)",
+    INDEX: "places that a mask finds, and sorted places of an index's gradient (aten/src/ATen/native/cuda/Indexing.cu "
+    "`index_put_with_sort_kernel`, IndexKernel.cpp `masked_select_out_cuda_impl`, `masked_scatter__cuda`)",
     SORT: "double buffers of a radix sort of rows above 4,096 (CUB, DeviceRadixSort; limits; "
     "aten/src/ATen/native/cuda/Sort.h)",
 }
@@ -338,3 +341,26 @@ def sort_bytes(elements: int, itemsize: int, length: int) -> Range:
         return Range(low=0, expected=0, high=0)
     pairs = elements * (itemsize + 8)
     return Range(low=0, expected=pairs, high=2 * pairs)
+
+
+def positions_bytes(count: int, dimensions: int) -> int:
+    """Return the places that a mask finds, one int64 for each dimension of each (`nonzero`)."""
+    return count * dimensions * 8
+
+
+def prefix_sum_bytes(elements: int, *, copies_mask: bool) -> int:
+    """Return what `masked_scatter` counts: one int64 for each element, and the mask where it was expanded.
+
+    Source: cuda/IndexKernel.cpp `masked_scatter__cuda`, IndexKernel.cu `launch_masked_scatter_kernel`.
+    """
+    return elements * (9 if copies_mask else 8)
+
+
+def index_gradient_bytes(count: int, rows: int) -> int:
+    """Return the scratch of the gradient of `x[indices]`: places, sorted, their order and its beginning.
+
+    Four int64 for each index, and two for the sort's other buffers where it takes more than one pass of 8 bits.
+
+    Source: cuda/Indexing.cu `index_put_with_sort_kernel`; CUB, DeviceRadixSort (`SortPairs`).
+    """
+    return count * 8 * (6 if rows > 256 else 4)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from memgauge.devices.stack import Stack
 from memgauge.errors import UnsupportedError
@@ -39,6 +40,17 @@ class Card:
     stack: Stack = Stack()  # noqa: RUF009 (frozen)
 
 
+def _scatter(self: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: Any) -> Any:
+    """Give `DataParallel` its inputs on the one GPU there is; replicas are made for two and more only."""
+    if len(devices) > 1:
+        raise UnsupportedError(
+            f"{user_line()}: DataParallel over {len(devices)} GPUs is not followed; name one (device_ids=[0]) "
+            "and give it its share of the batch"
+        )
+    moved = tree_map_only(torch.Tensor, lambda t: t.to("cuda"), (inputs, kwargs))
+    return (moved[0],), (moved[1],)
+
+
 def patch_cuda(
     patches: Patches,
     card: Card,
@@ -61,6 +73,7 @@ def patch_cuda(
             {"is_available": lambda: True, "is_acceptable": _cudnn_takes, "version": lambda: 91900},
         ),
         (torch.backends.cuda, {"is_built": lambda: True}),
+        (torch.nn.DataParallel, {"scatter": _scatter}),
     ):
         for name, answer in answers.items():
             patches.set(module, name, answer)

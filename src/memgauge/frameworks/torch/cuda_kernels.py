@@ -123,6 +123,21 @@ def _cudnn_rnn_backward(
     return *gradients, views_of(flat, weight)
 
 
+def _safe_softmax(mode: CudaPhantomMode, self: torch.Tensor, dim: int, dtype: Any = None) -> Any:
+    """Probabilities and where -inf stood, beside the result that `where` makes of them (transformers/attention.cpp)."""
+    result = contiguous(tuple(self.shape), dtype or self.dtype)
+    meanwhile = mode.hold(self.numel() * result.dtype.itemsize), mode.hold(self.numel())
+    made = mode.make(result)
+    for number in meanwhile:
+        mode.give_back(number)
+    return made
+
+
+def _log_sigmoid(mode: CudaPhantomMode, input: torch.Tensor) -> Any:
+    """The result; the buffer is the CPU's only (cuda/Activation.cpp `log_sigmoid_forward_cuda`)."""
+    return mode.make(contiguous(tuple(input.shape), input.dtype)), mode.make(contiguous((0,), input.dtype))
+
+
 def _pack(mode: CudaPhantomMode, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """The rows are on the device, the batch sizes stay on the host (native/PackedSequence.cpp)."""
     if not mode.is_known(lengths):
@@ -142,6 +157,8 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    aten._safe_softmax.default: _safe_softmax,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._pack_padded_sequence.default: _pack,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,

@@ -7,6 +7,9 @@ back when the convolution returns.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,7 +62,7 @@ class Libraries:
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
 
-    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note what an operator takes once its outputs are there, and gives back before it returns."""
         if func is aten.addmm.default and args[0].dim() == 1:
             self._product_with_bias()
@@ -75,6 +78,9 @@ class Libraries:
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+        elif func in _INDEXED:
+            size = _INDEXED[func](args, result)
+            self.pass_by(libraries.INDEX, Range(low=size, expected=size, high=size))
 
     def _product_with_bias(self) -> None:
         """Note cuBLASLt's workspace: for this product, or kept from it on."""
@@ -157,3 +163,55 @@ def _convolves_in_tf32() -> bool:
     flags = torch.backends.cudnn
     newer = getattr(flags, "conv", None)
     return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
+
+
+def _masked_select(args: tuple[Any, ...], result: torch.Tensor) -> int:
+    return libraries.positions_bytes(result.numel(), max(args[0].dim(), args[1].dim()))
+
+
+def _masked_scatter(args: tuple[Any, ...], result: torch.Tensor) -> int:
+    return libraries.prefix_sum_bytes(
+        result.numel(), copies_mask=not args[1].expand_as(result).is_contiguous()
+    )
+
+
+def _index(args: tuple[Any, ...], result: torch.Tensor) -> int:
+    """Count what masks among the indices find: elements of the result by those of one place."""
+    covered = [1 if i is None or not _is_mask(i) else i.dim() for i in args[1]]
+    found = sum(n for i, n in zip(args[1], covered, strict=True) if i is not None and _is_mask(i))
+    if not found:
+        return 0
+    kept = [n for n, i in zip(_sizes_under(args[0].shape, covered), args[1], strict=False) if i is None]
+    place = math.prod(kept) * math.prod(args[0].shape[sum(covered) :])
+    return libraries.positions_bytes(result.numel() // max(place, 1), found)
+
+
+def _index_put(args: tuple[Any, ...], result: torch.Tensor) -> int:
+    """Only gradients of indices are added up (`accumulate`); masks are followed where they select."""
+    indices = [i for i in args[1] if i is not None]
+    if len(args) < 4 or not args[3] or any(_is_mask(i) for i in indices):
+        return 0
+    count = math.prod(torch.broadcast_shapes(*(i.shape for i in indices)))
+    rows = math.prod(n for n, i in zip(args[0].shape, args[1], strict=False) if i is not None)
+    return libraries.index_gradient_bytes(count, rows)
+
+
+def _is_mask(index: torch.Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _sizes_under(shape: Sequence[int], covered: Sequence[int]) -> list[int]:
+    """Return, for each index, how many places the dimensions have that it stands for."""
+    begins = [0, *accumulate(covered)]
+    return [math.prod(shape[b:e]) for b, e in pairwise(begins)]
+
+
+_INDEXED: dict[Any, Callable[[tuple[Any, ...], torch.Tensor], int]] = {
+    aten.masked_select.default: _masked_select,
+    aten.masked_scatter.default: _masked_scatter,
+    aten.masked_scatter_.default: _masked_scatter,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+}

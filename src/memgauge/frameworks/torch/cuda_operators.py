@@ -8,15 +8,18 @@ a trace runs, and by the phantom mode in inference mode.
 
 Sources (torch 2.13, aten/src/ATen/native): Dropout.cpp `is_fused_kernel_acceptable`;
 SoftMax.cpp `softmax`, `log_softmax`; layer_norm.cpp `rms_norm_symint`; RNN.cpp
-`LSTMCell`, `GRUCell`; Pooling.cpp `max_pool1d`.
+`LSTMCell`, `GRUCell`; Pooling.cpp `max_pool1d`; Normalization.cpp `_batch_norm_impl_index`;
+group_norm.cpp `native_group_norm`; Onehot.cpp `one_hot`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memgauge.frameworks.torch.cuda_attention import scaled_dot_product_attention
 from memgauge.frameworks.torch.cuda_placement import Placement
@@ -97,6 +100,57 @@ def _gru_cell(
     return aten._thnn_fused_gru_cell.default(*gates, hx, b_ih, b_hh)[0]
 
 
+def _batch_norm(
+    placement: Placement, func: Any, input: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any,
+    training: bool, momentum: float, eps: float, cudnn: bool,
+) -> Any:  # fmt: skip
+    """With cuDNN a copy is given to the kernel, and kept, of an input in neither layout."""
+    affine = weight is not None and weight.dtype is torch.float32 and bias is not None
+    if cudnn and affine and input.dim() >= 3 and input.dtype in (torch.float32, torch.float16):
+        input = input.contiguous(memory_format=suggest_memory_format(input))
+    return composite(func, input, weight, bias, mean, variance, training, momentum, eps, cudnn)
+
+
+class _GroupNorm(torch.autograd.Function):
+    """Group norm of an input that is not in the ordinary layout, which only the CPU's kernels keep."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: torch.Tensor, weight: Any, bias: Any, groups: int, eps: float
+    ) -> torch.Tensor:
+        ctx.sizes = (*input.shape[:2], math.prod(input.shape[2:]), groups)
+        arguments = (input.contiguous(), weight, bias, *ctx.sizes, eps)
+        output, mean, rstd = aten.native_group_norm.default(*arguments)
+        ctx.save_for_backward(input, weight, mean, rstd)
+        return output  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        input, weight, mean, rstd = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        gradients = aten.native_group_norm_backward.default(
+            gradient.contiguous(), input.contiguous(), mean, rstd, weight, *ctx.sizes, wanted
+        )
+        return *gradients, None, None
+
+
+def _group_norm(
+    placement: Placement, func: Any, input: torch.Tensor, groups: int, weight: Any = None, bias: Any = None,
+    eps: float = 1e-5, cudnn: bool = True,
+) -> Any:  # fmt: skip
+    if input.is_contiguous():
+        return composite(func, input, groups, weight, bias, eps, cudnn)
+    return _GroupNorm.apply(input, weight, bias, groups, eps)
+
+
+def _one_hot(placement: Placement, func: Any, self: torch.Tensor, num_classes: int = -1) -> Any:
+    """Written into zeros; that the numbers are below the number of classes is for the kernel to find."""
+    if num_classes < 1 or self.numel() == 0:
+        return composite(func, self, num_classes)
+    zeros = aten.new_zeros.default(self, (*self.shape, num_classes))
+    return aten.scatter_.value(zeros, -1, self.unsqueeze(-1), 1)
+
+
 def _max_pool1d(placement: Placement, func: Any, *args: Any, **kwargs: Any) -> Any:
     return aten.max_pool1d_with_indices.default(*args, **kwargs)[0]
 
@@ -108,6 +162,9 @@ REPLACED: dict[Any, Replacement] = {
     aten.rms_norm.default: _rms_norm,
     aten.lstm_cell.default: _lstm_cell,
     aten.gru_cell.default: _gru_cell,
+    aten.batch_norm.default: _batch_norm,
+    aten.group_norm.default: _group_norm,
+    aten.one_hot.default: _one_hot,
     aten.max_pool1d.default: _max_pool1d,
     aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
     **{

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cuda_copies import COPYING, copied
 from memgauge.frameworks.torch.cuda_devices import Card
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
 from memgauge.frameworks.torch.cuda_libraries import Libraries
@@ -17,6 +18,7 @@ from memgauge.frameworks.torch.cuda_streams import Streams
 from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
+from memgauge.frameworks.torch.shapes import Spec
 from memgauge.records import Category, Scratch
 
 aten = torch.ops.aten
@@ -26,7 +28,7 @@ class CudaPhantomMode(PhantomMode):
     """A phantom mode that tells device memory from the host's."""
 
     lists_what_it_meets = False  # they are on the host until they are moved, which is a copy
-    frames_to_caller = 4
+    frames_to_caller = 5
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,12 +81,20 @@ class CudaPhantomMode(PhantomMode):
                 self.libraries.before(func, args)
                 result = super().__torch_dispatch__(func, types, args, kwargs)
                 if result is not NotImplemented:
-                    self._as_operator(func, self._scratch_after, (func, args, kwargs), {})
+                    self._as_operator(func, self._scratch_after, (func, args, kwargs, result), {})
                 return result
             return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _scratch_after(self, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.libraries.after(func, args, kwargs)
+    def _compute(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func not in COPYING or not self.placement.now:
+            return super()._compute(func, rule, args, kwargs)
+        with copied(self, func, args):
+            return super()._compute(func, rule, args, kwargs)
+
+    def _scratch_after(
+        self, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        self.libraries.after(func, args, kwargs, result)
 
     def _as_operator(self, func: Any, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self._ledger.operator = self._ledger.operator, func._schema.name.replace("::", ".")
@@ -97,6 +107,15 @@ class CudaPhantomMode(PhantomMode):
         if func in (aten._softmax.default, aten._log_softmax.default):
             return not args[2]  # from half to float in one kernel is CUDA's
         return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU")
+
+    def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any) -> Any:
+        try:
+            return super().computed(func, args, kwargs, specs)
+        except NotImplementedError:  # CUDA's kernel takes a type that the CPU's does not: `histc` of integers
+            if type(specs) is not Spec or specs.alias is not None:
+                raise
+            wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+            return func(*wide, **kwargs).to(specs.dtype)
 
     def _list(self, storage: torch.UntypedStorage) -> None:
         self.placement.put(storage)

@@ -4,6 +4,7 @@ torch.compile               traced as eager code, named in `unmodelled`
 quantised modules, dtypes   an error that names the module
 flex_attention, scan, ...   an error that names the operator and the user's line
 custom operators            an error, unless they have a fake implementation
+several processes           an error that says what they would add
 .cuda() on a CPU target     an error with the line to write instead
 """
 
@@ -39,6 +40,9 @@ def watching(unmodelled: dict[str, None]) -> Iterator[None]:
     with Patches() as patches:
         patches.set(torch, "compile", _as_eager(unmodelled))
         patches.set(torch.nn.Module, "compile", lambda self, *_, **__: _note(unmodelled, type(self).__name__))
+        patches.set(torch.nn.parallel.DistributedDataParallel, "__init__", _refuse_processes)
+        if torch.distributed.is_available():
+            patches.set(torch.distributed, "init_process_group", _refuse_processes)
         if "torch._dynamo" in sys.modules:  # something may have been compiled before the trace
             patches.enter_context(torch.compiler.set_stance("force_eager"))
             patches.enter_context(warnings.catch_warnings())
@@ -46,6 +50,14 @@ def watching(unmodelled: dict[str, None]) -> Iterator[None]:
                 "ignore", message=".*global hooks on modules"
             )  # ours, of which layers are told
         yield
+
+
+def _refuse_processes(*_: Any, **__: Any) -> None:
+    raise UnsupportedError(
+        f"{user_line()}: training by several processes is not followed; leave torch.distributed out and take the "
+        "batch of one process. DistributedDataParallel adds buckets as large as all gradients (none with "
+        "gradient_as_bucket_view=True), and NCCL some hundred MiB beside torch's allocator"
+    )
 
 
 def _note(unmodelled: dict[str, None], name: str) -> None:
