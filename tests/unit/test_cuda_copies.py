@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from memgauge.devices.stack import Stack  # noqa: E402
 from memgauge.errors import UnsupportedError  # noqa: E402
 from memgauge.frameworks.torch.cuda_devices import Card  # noqa: E402
 from memgauge.frameworks.torch.trace import trace  # noqa: E402
@@ -123,6 +124,8 @@ def test_attention_written_out_looks_for_rows_that_are_masked_whole() -> None:
 
     squares = 2 * 4 * 64 * 64
     assert requests(traced(step), "_safe_softmax") == [squares * 8, squares, squares * 8]
+    older = traced(step, Card(stack=Stack(torch=(2, 4))))
+    assert requests(older, "_safe_softmax") == [squares * 8]
 
 
 def test_data_parallel_on_one_card_is_the_network_itself() -> None:

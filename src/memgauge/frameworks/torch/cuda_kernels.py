@@ -124,8 +124,13 @@ def _cudnn_rnn_backward(
 
 
 def _safe_softmax(mode: CudaPhantomMode, self: torch.Tensor, dim: int, dtype: Any = None) -> Any:
-    """Probabilities and where -inf stood, beside the result that `where` makes of them (transformers/attention.cpp)."""
+    """Probabilities and where -inf stood, beside the result that `where` makes of them (transformers/attention.cpp).
+
+    A plain softmax before torch 2.5 (PR 131844; issue 141128: rows of nothing but -inf were NaN in 2.4).
+    """
     result = contiguous(tuple(self.shape), dtype or self.dtype)
+    if mode.libraries.card.stack.torch < (2, 5):
+        return mode.make(result)
     meanwhile = mode.hold(self.numel() * result.dtype.itemsize), mode.hold(self.numel())
     made = mode.make(result)
     for number in meanwhile:

@@ -44,7 +44,7 @@ class Libraries:
 
     def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
         self._mode = mode
-        self._card = card
+        self.card = card
         # Owners: a thread, the engine's or not, and a stream.
         self._has_workspace: set[tuple[bool, int]] = set()
         self._has_light_workspace: set[tuple[bool, int]] = set()
@@ -58,7 +58,7 @@ class Libraries:
         owner = self._mode.in_backward, self._mode.stream
         if owner not in self._has_workspace:
             self._has_workspace.add(owner)
-            size = self._card.cublas_bytes
+            size = self.card.cublas_bytes
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
 
@@ -84,8 +84,8 @@ class Libraries:
 
     def _product_with_bias(self) -> None:
         """Note cuBLASLt's workspace: for this product, or kept from it on."""
-        stack = self._card.stack
-        size = libraries.cublaslt_bytes(stack, is_nvidia=self._card.is_nvidia)
+        stack = self.card.stack
+        size = libraries.cublaslt_bytes(stack, is_nvidia=self.card.is_nvidia)
         owner = self._mode.in_backward, self._mode.stream
         if not libraries.keeps_cublaslt(stack):
             self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
@@ -97,7 +97,7 @@ class Libraries:
         batch, heads, rows, size = query.shape
         before, delta, accumulated = libraries.efficient_attention_scratch(
             batch, heads, rows, size, value.shape[-1],
-            is_half=query.dtype in _HALF, capability=self._card.capability,
+            is_half=query.dtype in _HALF, capability=self.card.capability,
         )  # fmt: skip
         first = [self._exactly(libraries.ATTENTION, part) for part in before]
         second = self._exactly(libraries.ATTENTION, delta)
@@ -126,7 +126,7 @@ class Libraries:
         Kinds differ by padding and dilation as well (cudnn/ConvShared.h `ConvolutionParams`).
         """
         kind = call, f"{tuple(padding)} {tuple(dilation)}"
-        size = libraries.convolution_bytes(call, self._card.multiprocessors)
+        size = libraries.convolution_bytes(call, self.card.multiprocessors)
         if torch.backends.cudnn.benchmark and kind not in self._searched:
             self._searched.add(kind)
             self.pass_by(libraries.SEARCH, size)
@@ -137,17 +137,17 @@ class Libraries:
     def _warn_of_transforms(self, call: Convolution) -> None:
         """Keep a line on the largest plan by Fourier transforms that the search may try."""
         size = libraries.transform_bytes(call)
-        if self._transform_bytes < size <= self._card.total_bytes:
+        if self._transform_bytes < size <= self.card.total_bytes:
             self._mode.unmodelled.pop(TRANSFORM_NOTE.format(format_bytes(self._transform_bytes)), None)
             self._mode.unmodelled.setdefault(TRANSFORM_NOTE.format(format_bytes(size)))
             self._transform_bytes = size
 
     def rates(self, dtype: torch.dtype) -> Rates:
         """Return what the card computes in convolutions of this type; of MIOpen's plans nothing is expected."""
-        if not self._card.is_nvidia:
+        if not self.card.is_nvidia:
             return libraries.NO_FASTER
         allows = dtype is torch.float32 and _convolves_in_tf32()
-        return libraries.rates(self._card.capability, is_half=dtype in _HALF, allows_tf32=allows)
+        return libraries.rates(self.card.capability, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
