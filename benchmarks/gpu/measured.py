@@ -36,7 +36,7 @@ def measure(name: str) -> dict[str, Any]:
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     torch.cuda.synchronize()  # makes the context, and leaves the allocator empty: its history is whole
     begin = time.perf_counter()
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None)
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None, stacks="python")
     build, batch, step = parts(name)
     with torch.device(device):
         made = build()

@@ -63,8 +63,9 @@ def test_without_counters_hopper_is_asked_by_gpm(monkeypatch: pytest.MonkeyPatch
     assert found.read(sent) == 32 * 2**20
 
 
-def test_older_cards_are_asked_by_a_thread_of_its_own() -> None:
-    nvml = Nvml(refuses={"nvmlGpmQueryDeviceSupport"}, fields={})
+@pytest.mark.parametrize("refused", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet"])
+def test_what_has_no_gpm_is_asked_by_a_thread_of_its_own(refused: str) -> None:
+    nvml = Nvml(refuses={refused}, fields={})
     found = card(nvml)
     received = quantity(found, "pcie_received_bytes")
     assert "20 ms" in received.instrument

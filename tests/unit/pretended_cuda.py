@@ -8,6 +8,7 @@ allocator, and what that does is told in the shapes of torch 2.13 (torch/cuda/me
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -109,7 +110,10 @@ class Device:
             multi_processor_count=132, max_threads_per_multi_processor=2048, gcnArchName="",
         )  # fmt: skip
 
-        def recording(enabled: str | None = "all", *, context: Any = "all", max_entries: int = 0) -> None:
+        signature = inspect.signature(torch.cuda.memory._record_memory_history)
+
+        def recording(*arguments: Any, **named: Any) -> None:
+            enabled = signature.bind(*arguments, **named).arguments.get("enabled", "all")
             self.entries = None if enabled is None else []
 
         def synchronize(device: Any = None) -> None:

@@ -209,7 +209,7 @@ from benchmarks.gpu.__main__ import estimated
 def test_it_estimates_the_same_on_a_machine_that_has_only_torch() -> None:
     names = ["decoder adam,fused", "residual channels_last amp", "gru infer"]
     code = ONLY_TORCH + (
-        "assert plain_records.install()\n"
+        "assert plain_records.install() and not plain_records.install()\n"
         "from benchmarks.gpu.replayed import replayed\n"
         f"print(json.dumps([estimated(name, {MACHINE!r}) for name in {names!r}]))\n"
         f"print(json.dumps(replayed({HISTORY!r})))\n"
@@ -281,7 +281,7 @@ def test_whatever_the_allocator_records_replays_to_its_reserved_bytes(
 def test_what_it_calls_of_torch_exists_as_it_calls_it() -> None:
     # On a machine without a GPU these cannot be called; a changed signature would show on a GPU only.
     recording = inspect.signature(torch.cuda.memory._record_memory_history)
-    recording.bind(max_entries=1, context=None)
+    recording.bind(max_entries=1, context=None, stacks="python")
     recording.bind(enabled=None)
     inspect.signature(torch.cuda.memory._snapshot).bind()
     inspect.signature(torch.cuda.mem_get_info).bind(torch.device("cuda", 0))

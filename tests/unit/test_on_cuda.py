@@ -110,6 +110,24 @@ def test_the_suite_writes_all_that_it_shows_and_goes_on_where_it_stopped(
     assert "exact" in table and "lstm infer" in table
 
 
+def test_what_was_done_is_kept_when_the_user_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_servers(monkeypatch)
+    answer = suite._Servers.measured
+
+    def stopped(servers: Any, name: str) -> dict[str, Any]:
+        if name == "gru infer":
+            raise KeyboardInterrupt
+        return answer(servers, name)
+
+    monkeypatch.setattr(suite._Servers, "measured", stopped)
+    out = tmp_path / "gpu.json"
+    assert run_suite(monkeypatch, "--out", str(out), "--only", "mlp infer;gru infer;lstm") == 130
+    rows = json.loads(out.read_text())["rows"]
+    assert list(rows) == ["mlp infer"] and "estimate" in rows["mlp infer"]
+
+
 def test_a_small_card_skips_with_the_reason_and_another_card_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

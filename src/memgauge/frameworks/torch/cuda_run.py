@@ -35,7 +35,7 @@ def cuda_run(workload: Workload, *, steps: int) -> tuple[Trace, dict[str, Any]]:
     require_cuda()
     device = torch.device("cuda", torch.cuda.current_device())
     torch.cuda.reset_peak_memory_stats()
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, context=None)
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, context=None, stacks="python")
     begin, calls_before = _calls(device), list[int]()
     runner = Runner(workload, lambda _: calls_before.append(_calls(device) - begin))
     failure: BaseException | None = None
