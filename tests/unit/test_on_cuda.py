@@ -165,10 +165,22 @@ def test_a_process_for_each_whatever_becomes_of_it(monkeypatch: pytest.MonkeyPat
         return {"name": name, "pid": os.getpid()}
 
     monkeypatch.setattr(measured, "answer", answer)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
     pids = {json.loads(measured.forked("a"))["pid"], json.loads(measured.forked("b"))["pid"]}
     assert len(pids) == 2 and os.getpid() not in pids
     assert "signal 9" in json.loads(measured.forked("killed"))["error"]
     assert "exit code 1" in json.loads(measured.forked("interrupted"))["error"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_where_cuda_has_begun_before_the_fork_a_process_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(path: str, arguments: list[str]) -> None:
+        os.write(1, json.dumps(arguments).encode())
+        os._exit(0)
+
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    monkeypatch.setattr(os, "execv", begin)
+    assert json.loads(measured.forked("mlp")) == [sys.executable, "-m", "benchmarks.gpu.measured", "mlp"]
 
 
 def server(code: str) -> Any:
