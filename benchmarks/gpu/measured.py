@@ -1,23 +1,29 @@
-"""Really run one workload of the suite on the CUDA device that is here; one JSON document on stdout.
+"""Really run workloads of the suite on the CUDA device that is here; one line of JSON on stdout for each.
 
-    python -m benchmarks.gpu.measured "residual cudnn.benchmark"
+    python -m benchmarks.gpu.measured "residual cudnn.benchmark"     one
+    python -m benchmarks.gpu.measured --serve                        each that a line of stdin names
+    python -m benchmarks.gpu.measured ""                             the machine itself
 
-Started by `python -m benchmarks.gpu` in a fresh process for each workload, with its allocator settings in
-PYTORCH_CUDA_ALLOC_CONF; without a name it describes the machine. Needs torch; NVML's binding adds the
-driver's view: of this process, and of the device before it had a context.
+Each runs in a process of its own, so that its peaks and its allocator are its own. A server imports torch
+once and forks for each, before CUDA has begun; the allocator's settings are its environment's.
+Needs torch; NVML's binding adds the driver's view: of this process, and of the device before and after.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.workloads import parts
+from memgauge.monitor import nvml
 
 STEPS = 3
 HISTORY = 400_000
@@ -25,11 +31,12 @@ HISTORY = 400_000
 
 def measure(name: str) -> dict[str, Any]:
     """Return peaks, the allocator's history and the driver's view of three steps."""
+    used_before = nvml.used_bytes()  # of every device: which is ours, CUDA tells once it has begun
     device = torch.device("cuda", torch.cuda.current_device())
-    before = device_used_bytes()
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     torch.cuda.synchronize()  # makes the context, and leaves the allocator empty: its history is whole
     begin = time.perf_counter()
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None)
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY, context=None, stacks="python")
     build, batch, step = parts(name)
     with torch.device(device):
         made = build()
@@ -42,7 +49,7 @@ def measure(name: str) -> dict[str, Any]:
     torch.cuda.synchronize()
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
-    statistics = torch.cuda.memory_stats()
+    statistics = torch.cuda.memory_stats(device)
     free, total = torch.cuda.mem_get_info(device)
     return {
         "name": name,
@@ -50,35 +57,38 @@ def measure(name: str) -> dict[str, Any]:
         "requested": statistics["requested_bytes.all.peak"],
         "allocated": statistics["allocated_bytes.all.peak"],
         "reserved": statistics["reserved_bytes.all.peak"],
+        "reserved_now": statistics["reserved_bytes.all.current"],
         "retries": statistics["num_alloc_retries"],
-        "reserved_now": torch.cuda.memory_reserved(),
-        "device_used": total - free,
-        "device_used_before": before,
-        "process": process_bytes(),
-        "history": compact(snapshot["device_traces"][device.index or 0]),
+        "process": nvml.process_bytes(uuid),  # by NVML
+        "used_before": nvml.of_device(used_before, uuid),  # on the device, by NVML
+        "used": nvml.of_device(nvml.used_bytes(), uuid),
+        "cuda_used": total - free,  # cudaMemGetInfo: without what the driver keeps for itself
+        "history": compact(snapshot["device_traces"][device.index]),
     }
 
 
 def compact(trace: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return the allocator's history as [action, address, size] rows, addresses numbered as they appear.
+    """Return the allocator's history as [action, address, size] rows, addresses from the lowest one on.
 
-    A fourth number is the stream, numbered likewise; the default one, whose identity is 0, has none.
+    A fourth number is the stream, numbered as they appear; the default one, whose identity is 0, has none.
     """
-    numbers: dict[int, int] = {}
-    streams: dict[int, int] = {0: 0}
     actions = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "g", "segment_map": "m",
                "segment_unmap": "u"}  # fmt: skip
+    entries = [entry for entry in trace if entry["action"] in actions]
+    lowest = min((entry["addr"] for entry in entries), default=0)
+    streams: dict[int, int] = {0: 0}
     rows: list[list[Any]] = []
-    for entry in trace:
-        if entry["action"] in actions:
-            address = numbers.setdefault(entry["addr"], len(numbers))
-            stream = streams.setdefault(entry.get("stream", 0), len(streams))
-            rows.append([actions[entry["action"]], address, entry["size"], *([stream] if stream else [])])
+    for entry in entries:
+        stream = streams.setdefault(entry.get("stream", 0), len(streams))
+        row = [actions[entry["action"]], entry["addr"] - lowest, entry["size"]]
+        rows.append([*row, stream] if stream else row)
     return rows
 
 
 def machine() -> dict[str, Any]:
-    """Return the card and the versions that the estimates need."""
+    """Return the card and the versions that the estimates need; without a card there is none to name."""
+    if not torch.cuda.is_available():
+        return {"gpu": None}
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "gpu": properties.name,
@@ -93,40 +103,54 @@ def machine() -> dict[str, Any]:
     }
 
 
-def device_used_bytes() -> int | None:
-    """Return what NVML says that all processes take on the device, None where it cannot."""
+def answer(name: str) -> dict[str, Any]:
+    """Return what there is to say of a workload, or of the machine (""); a failure is an answer, too."""
     try:
-        import pynvml
+        return measure(name) if name else machine()
+    except Exception as error:  # out of memory, no such kernel: a result like any other
+        said = next(iter(str(error).splitlines()), "")
+        return {
+            "name": name,
+            "error": f"{type(error).__name__}: {said[:300]}",
+            "traceback": "".join(traceback.format_exception(error)).splitlines()[-12:],
+        }
 
-        pynvml.nvmlInit()
-        identity = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{identity.removeprefix('GPU-')}")
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    except Exception:  # no binding, no permission, a MIG slice
-        return None
+
+def forked(name: str) -> str:
+    """Return the answer's line from a process of its own."""
+    source, sink = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(sink, 1)
+            if torch.cuda._is_in_bad_fork():  # something began CUDA before: then a process from the start
+                os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu.measured", name])
+            with open(1, "w", closefd=False) as line:
+                print(json.dumps(answer(name)), file=line)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(sink)
+    with open(source) as lines:
+        said = lines.read().splitlines()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    died = {
+        "name": name,
+        "error": f"the process died: {f'signal {-code}' if code < 0 else f'exit code {code}'}",
+    }
+    return said[-1] if said and not code else json.dumps(died)
 
 
-def process_bytes() -> int | None:
-    """Return what NVML says that this process takes, None where it cannot."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid() and process.usedGpuMemory:
-                    return int(process.usedGpuMemory)
-    except Exception:  # no binding, another pid namespace, a MIG slice
-        return None
-    return None
+def serve() -> None:
+    """Answer for each name that stdin gives, a line for a line."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch._dynamo")  # every optimizer asks for it: once, not in each process
+    for line in sys.stdin:
+        print(forked(line.rstrip("\n")), flush=True)
 
 
 if __name__ == "__main__":
-    name = "".join(sys.argv[1:2])
-    try:
-        answer = measure(name) if name else machine()
-    except Exception as error:  # out of memory or no such kernel: a result like any other
-        said = next(iter(str(error).splitlines()), "")
-        answer = {"name": name, "error": f"{type(error).__name__}: {said[:300]}"}
-    print(json.dumps(answer))
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        print(json.dumps(answer("".join(sys.argv[1:2]))))

@@ -48,8 +48,8 @@ def convert(value: Any, type: Any) -> Any:
 
 
 def install() -> bool:
-    """Stand in for msgspec if it is not installed; returns whether that was so."""
-    if importlib.util.find_spec("msgspec") is not None:
+    """Stand in for msgspec if it is not installed and nothing does yet; returns whether that was so."""
+    if "msgspec" in sys.modules or importlib.util.find_spec("msgspec") is not None:
         return False
     module: Any = types.ModuleType("msgspec")
     module.Struct, module.ValidationError, module.convert = Struct, ValidationError, convert

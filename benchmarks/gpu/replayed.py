@@ -5,46 +5,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memgauge.allocators import cuda_caching
-from memgauge.allocators.settings import parse_cuda_settings
-from memgauge.records import MemoryEvent
+from memgauge.allocators.blocks import Block, Driver
+from memgauge.allocators.cuda_caching import CudaCachingAllocator
+from memgauge.allocators.settings import CudaSettings, parse_cuda_settings
+
+Rows = Sequence[Sequence[Any]]
 
 
-def replayed(history: Sequence[Sequence[Any]], alloc_conf: str = "") -> tuple[int, int]:
-    """Return (the model's, the recorded) peak reserved bytes of a history.
+class _Recorded(Driver):
+    """The driver of a recording: a segment lies where it lay then."""
+
+    __slots__ = ("upcoming",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.upcoming: list[tuple[int, int]] = []  # address and size of what the history obtains next
+
+    def address(self, count_bytes: int, alignment_bytes: int = 1) -> int:
+        for place, (address, size) in enumerate(self.upcoming):
+            if size == count_bytes:
+                del self.upcoming[place]
+                return address
+        return (1 << 62) + super().address(count_bytes, alignment_bytes)
+
+
+def replayed(history: Rows, alloc_conf: str = "") -> dict[str, Any]:
+    """Return the model's and the recorded peak of reserved bytes of a history, and at how many moments they differ.
 
     Args:
         history: Rows of [action, address, size] or [action, address, size, stream] as `measured.compact`
             writes them; it begins with an allocator that holds nothing.
         alloc_conf: Settings that the run had.
 
-    The recorded sizes of allocations are requests rounded to 512 bytes; segments are obtained (`s`,
-    `m`) and given back (`g`, `u`). A run of segments given back between two requests is a release of
-    the whole cache (`torch.cuda.empty_cache()`, or cuDNN's search), since nothing else frees them.
+    Sizes of allocations are as requested (`a`, and `f` when the block may be used again); segments are
+    obtained (`s`, `m`) and given back (`g`, `u`). A run of segments given back between two requests is a
+    release of the whole cache (`torch.cuda.empty_cache()`, cuDNN's search, or memory that ran out).
+
+    Of free blocks of equal size, torch takes the one whose segment was obtained first since its
+    `registration_counter` is set for every pool (pytorch/pytorch#183591), before that the one at the lower
+    address, which is the driver's choice: the history is replayed by both rules, and the better is named.
     """
-    events: list[MemoryEvent] = []
-    releases: list[int] = []
-    live: dict[int, tuple[int, int]] = {}
-    streams: dict[int, int] = {}
-    reserved = highest = 0
-    storages = 0
-    for action, address, size, *stream in history:
-        if action == "a":
-            events.append(MemoryEvent(storages, size, "", "", ""))
-            live[address] = storages, size
-            if stream:
-                streams[storages] = stream[0]
-            storages += 1
-        elif action == "f" and address in live:
-            storage, held = live.pop(address)
-            events.append(MemoryEvent(storage, -held, "", "", ""))
-        elif action in ("s", "m"):
-            reserved += size
-            highest = max(highest, reserved)
-        elif action in ("g", "u"):
-            reserved -= size
-            if not releases or releases[-1] != len(events):
-                releases.append(len(events))
     settings = parse_cuda_settings(alloc_conf)
-    timeline = cuda_caching.replay(events, settings, releases=releases, streams=streams)
-    return max(timeline.reserved_bytes or (0,)), highest
+    by_order = _replay(history, settings, Driver(None))
+    if not by_order["differing"]:
+        return {**by_order, "ties": "obtained first"}
+    by_address = _replay(history, settings, _Recorded())
+    if by_address["differing"] < by_order["differing"]:
+        return {**by_address, "ties": "lower address"}
+    return {**by_order, "ties": "obtained first"}
+
+
+def _replay(history: Rows, settings: CudaSettings, driver: Driver) -> dict[str, int]:
+    allocator = CudaCachingAllocator(settings, driver=driver)
+    live: dict[int, Block] = {}
+    reserved = recorded_peak = differing = 0
+    releasing = False
+    for action, address, size, *stream in history:
+        if action in ("g", "u"):
+            reserved -= size
+            if not releasing:
+                allocator.release_cached()
+            releasing = True
+            continue
+        releasing = False
+        if action in ("s", "m"):
+            reserved += size
+            if isinstance(driver, _Recorded):
+                driver.upcoming.append((address, size))
+        elif action == "a":
+            block = allocator.allocate(size, *stream)
+            assert block is not None  # the driver never refuses
+            live[address] = block
+        elif address in live:
+            allocator.free(live.pop(address))
+        if action == "a":
+            recorded_peak = max(recorded_peak, reserved)
+            differing += allocator.reserved_bytes != reserved
+    return {"peak": allocator.peak_reserved_bytes, "recorded_peak": recorded_peak, "differing": differing}

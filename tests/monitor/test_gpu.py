@@ -63,8 +63,9 @@ def test_without_counters_hopper_is_asked_by_gpm(monkeypatch: pytest.MonkeyPatch
     assert found.read(sent) == 32 * 2**20
 
 
-def test_older_cards_are_asked_by_a_thread_of_its_own() -> None:
-    nvml = Nvml(refuses={"nvmlGpmQueryDeviceSupport"}, fields={})
+@pytest.mark.parametrize("refused", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet"])
+def test_what_has_no_gpm_is_asked_by_a_thread_of_its_own(refused: str) -> None:
+    nvml = Nvml(refuses={refused}, fields={})
     found = card(nvml)
     received = quantity(found, "pcie_received_bytes")
     assert "20 ms" in received.instrument
@@ -133,6 +134,46 @@ def test_memory_of_a_process_that_the_driver_does_not_tell_is_unknown_not_zero()
         Answer(pid=9, usedGpuMemory=5),
     ]
     assert card(nvml).process_bytes() == {7: None, 8: None, 9: 5}
+
+
+def test_a_driver_older_than_the_binding_is_asked_by_version() -> None:
+    # nvidia-ml-py: the call without a version is version 3, and says so by an error of its own kind.
+    class Mismatch(Exception): ...
+
+    class Older(Nvml):
+        NVMLLibraryMismatchError = Mismatch
+
+        def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+            raise Mismatch
+
+        nvmlDeviceGetGraphicsRunningProcesses = nvmlDeviceGetComputeRunningProcesses
+
+        def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: str) -> list[Any]:
+            return [Answer(pid=7, usedGpuMemory=5)]
+
+        def nvmlDeviceGetGraphicsRunningProcesses_v2(self, handle: str) -> list[Any]:
+            raise NVMLError(13, "Function Not Found")
+
+    notes = Notes()
+    assert card(Older(), notes).process_bytes() == {7: 5}
+    assert notes == []  # graphics' are of no interest where compute's are known
+
+
+def test_an_accounting_that_is_not_available_is_unknown() -> None:
+    class Unavailable(Nvml):
+        def nvmlDeviceGetAccountingStats(self, handle: str, pid: int) -> Any:
+            raise TypeError("an integer is required")  # as the binding, which sets a C integer to None
+
+    assert card(Unavailable()).accounted_peak(7) is None
+
+
+def test_a_gpu_without_the_binding_is_noted_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    notes = Notes()
+    assert gpu.find_cards(notes) == []
+    assert notes == ["a GPU is here, but not the binding of NVML"]
 
 
 def record(tmp_path: Path, nvml: Nvml, job: Job) -> RunFile:

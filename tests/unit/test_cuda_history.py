@@ -6,23 +6,39 @@ from memgauge.frameworks.torch.cuda_run import in_order, peaks
 from memgauge.frameworks.torch.observed import Found
 
 
-def entry(action: str, address: int, size: int, time_us: int) -> dict[str, object]:
-    return {"action": action, "addr": address, "size": size, "time_us": time_us, "stream": 0}
+def entry(action: str, address: int, size: int) -> dict[str, object]:
+    return {"action": action, "addr": address, "size": size, "time_us": 7, "stream": 0}
 
 
-def test_marks_stand_before_what_happens_at_or_after_their_time() -> None:
+def test_marks_stand_between_the_calls_that_they_were_made_between() -> None:
     history = [
-        entry("segment_alloc", 0x1000, 2 << 20, 5),
-        entry("alloc", 0x1000, 512, 10),
-        entry("free_requested", 0x1000, 512, 20),
-        entry("free_completed", 0x1000, 512, 30),
+        entry("segment_alloc", 0x1000, 2 << 20),
+        entry("alloc", 0x1000, 512),
+        entry("free_requested", 0x1000, 512),
+        entry("free_completed", 0x1000, 512),
+        {"action": "oom", "device_free": 0, "size": 1 << 40, "stream": 0},
+        entry("segment_alloc", 0x1000, 2 << 20),
+        entry("alloc", 0x1000, 1024),
+        entry("snapshot", 0, 0),
     ]
-    items = list(in_order(history, [0, 10, 25, 99]))
-    assert [i if isinstance(i, int) else i.size for i in items] == [0, 1, 512, 2, -512, 3]
+    items = list(in_order(history, [0, 1, 2, 2, 3]))
+    assert [i if isinstance(i, int) else i.size for i in items] == [0, 512, 1, -512, 2, 3, 1024, 4]
+
+
+def test_a_release_that_completes_later_stands_where_it_completes() -> None:
+    history = [
+        entry("alloc", 0x1000, 512),
+        entry("free_requested", 0x1000, 512),
+        entry("alloc", 0x2000, 1024),
+        entry("free_completed", 0x1000, 512),
+        entry("alloc", 0x1000, 2048),
+    ]
+    items = list(in_order(history, [2, 3]))
+    assert [i if isinstance(i, int) else i.size for i in items] == [512, 0, 1024, -512, 1, 2048]
 
 
 def test_a_block_is_held_until_its_release_is_complete() -> None:
-    history = [entry("alloc", 0x1000, 512, 1), entry("free_requested", 0x1000, 512, 2)]
+    history = [entry("alloc", 0x1000, 512), entry("free_requested", 0x1000, 512)]
     assert [i for i in in_order(history, []) if isinstance(i, Found) and i.size < 0] == []
 
 

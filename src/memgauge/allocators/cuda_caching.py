@@ -92,12 +92,13 @@ class CudaCachingAllocator:
         capacity_bytes: int | None = None,
         *,
         total_bytes: int | None = None,
+        driver: Driver | None = None,
     ) -> None:
-        """Start with nothing reserved. For the arguments see `replay`."""
+        """Start with nothing reserved. For the arguments see `replay`; a driver of one's own has its own capacity."""
         total_bytes = capacity_bytes if total_bytes is None else total_bytes
         self.allocated_bytes = 0
         self.reserved_bytes = self.peak_reserved_bytes = 0
-        self._driver = Driver(total_bytes if capacity_bytes is None else capacity_bytes)
+        self._driver = driver or Driver(total_bytes if capacity_bytes is None else capacity_bytes)
         self._power2_divisions = settings.roundup_power2_divisions
         self._large_segment_bytes = settings.large_segment_bytes
         self._max_split_bytes = settings.max_split_bytes or UNLIMITED_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,15 @@ Out = Annotated[
 ]
 _TIMEOUT_S = 120
 _MISSING = 3
+# What would make the constants those of the user's settings, not the card's.
+_SETTINGS = (
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+)
 
 
 def command(out: Out = None, as_json: options.AsJson = False) -> None:
@@ -66,8 +76,11 @@ def command(out: Out = None, as_json: options.AsJson = False) -> None:
 def _measured() -> bytes:
     """Run the measurement in a fresh process; returns its JSON."""
     arguments = [sys.executable, "-m", "memgauge.frameworks.torch.cuda_ladder"]
+    environment = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     try:
-        done = subprocess.run(arguments, capture_output=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            arguments, capture_output=True, timeout=_TIMEOUT_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise MissingError(f"the GPU gave no answer within {_TIMEOUT_S} s; is it in use by others?") from None
     said = done.stderr.decode(errors="replace").strip().splitlines()

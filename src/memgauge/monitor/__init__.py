@@ -14,6 +14,7 @@
     tracked     one process that is followed
     cgroup      the job's control group: the peak of the whole tree
     gpu, pcie, amd          what GPUs report, through NVML and amdsmi
+    nvml        the same of one's own device, for a process that runs on it
     readings    what the lanes read of processes and machine, into columns
     devices     what the lanes read of GPUs, into columns
     lanes       when what is read, and what it may cost

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memgauge.monitor.nvml import running
 from memgauge.monitor.pcie import Traffic
 from memgauge.monitor.quantity import Note, Quantity
 
@@ -50,7 +51,7 @@ class Card:
         self._refused: set[str] = set()
         self._traffic: Traffic | None = None
         self.quantities = self._find_quantities()
-        self._processes = self._process_calls()
+        self._process_kinds = ["Compute", "Graphics"]
 
     def _find_quantities(self) -> list[Quantity]:
         nvml, handle = self._nvml, self.handle
@@ -144,35 +145,36 @@ class Card:
             return []
         return self._traffic.quantities
 
-    def _process_calls(self) -> list[Callable[[Any], Any]]:
-        names = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
-        return [call for name in names if (call := getattr(self._nvml, name, None)) is not None]
-
     def process_bytes(self) -> dict[int, int | None]:
         """Return the bytes of each process on this device by pid; None where the driver does not say."""
         found: dict[int, int | None] = {}
-        for call in list(self._processes):
+        for kind in list(self._process_kinds):
             try:
-                for process in call(self.handle):
+                for process in running(self._nvml, self.handle, kind):
                     used = process.usedGpuMemory
                     known = None if used in (None, _NOT_AVAILABLE) else int(used)
                     found[int(process.pid)] = max(known or 0, found.get(int(process.pid)) or 0) or known
             except self._nvml.NVMLError as error:
                 if self.lost_by(error):
                     return {}
-                self._processes.remove(call)
-                self._note(
-                    "gpu",
-                    f"{self.name}: memory of each process cannot be read: {_reason(error)}",
-                    "run memgauge on the host, or rely on torch's own figures at marks",
-                )
+                self._process_kinds.remove(kind)
+                if kind == "Compute":
+                    self._note(
+                        "gpu",
+                        f"{self.name}: memory of each process cannot be read: {_reason(error)}",
+                        "run memgauge on the host, or rely on torch's own figures at marks",
+                    )
         return found
 
     def accounted_peak(self, pid: int) -> int | None:
         """Return the driver's own highest value of one process; None unless accounting is on."""
         try:
             peak = int(self._nvml.nvmlDeviceGetAccountingStats(self.handle, pid).maxMemoryUsage)
-        except (self._nvml.NVMLError, AttributeError):
+        except (
+            self._nvml.NVMLError,
+            AttributeError,
+            TypeError,
+        ):  # TypeError: the binding, of "not available"
             return None
         return None if peak in (0, _NOT_AVAILABLE) else peak
 
@@ -226,6 +228,7 @@ def find_cards(note: Note, nvml: Any = None) -> list[Card]:
         try:
             import pynvml
         except ImportError:
+            note("gpu", "a GPU is here, but not the binding of NVML", "pip install 'memgauge[gpu]'")
             return []
         nvml = pynvml
     try:

@@ -42,9 +42,9 @@ class Traffic:
         if _has_counters(nvml, fields):
             counters = _Counters(lambda: fields([FIELD_SENT, FIELD_RECEIVED]))
             self.quantities = _pair(counters, ("field 197, counter", "field 198, counter"), None)
-        elif _has_gpm(nvml, handle):
+        elif (gpm := _gpm(nvml, handle)) is not None:
             instrument = "GPM, rate times time"
-            self.quantities = _pair(_Gpm(nvml, handle), (instrument, instrument), GPM_EVERY_US)
+            self.quantities = _pair(gpm, (instrument, instrument), GPM_EVERY_US)
         else:
             nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES)
             self._thread = _Throughput(nvml, handle)
@@ -72,11 +72,16 @@ def _has_counters(nvml: Any, fields: Fields) -> bool:
         return False
 
 
-def _has_gpm(nvml: Any, handle: Any) -> bool:
+def _gpm(nvml: Any, handle: Any) -> _Gpm | None:
+    """Return GPM's source if a first sample can be had: in a virtual machine the card has it, the driver may not."""
     try:
-        return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+        if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return None
+        source = _Gpm(nvml, handle)
+        source.sent()
     except (nvml.NVMLError, AttributeError):
-        return False
+        return None
+    return source
 
 
 class _Counters:

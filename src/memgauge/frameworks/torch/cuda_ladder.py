@@ -2,8 +2,9 @@
 
     python -m memgauge.frameworks.torch.cuda_ladder     one JSON document on stdout
 
-Outside torch's allocator: the device's used memory, minus what was used before this process had a
-context (by NVML; without it the device is taken to be idle), minus what torch has reserved.
+Outside torch's allocator: what is used on the device by NVML, minus what was before this process had a
+context, minus what torch has reserved. Without NVML the driver is asked (`cudaMemGetInfo`), and the device
+is taken to be idle before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import msgspec
 import torch
 
 from memgauge.calibration import Readings
-from memgauge.frameworks.torch.cuda_run import require_cuda
+from memgauge.frameworks.torch.cuda_run import identity, require_cuda
+from memgauge.monitor import nvml
 from memgauge.units import MIB
 
 _WIDTH = 256
@@ -28,17 +30,23 @@ def readings() -> Readings:
     Raises:
         MissingError: There is no CUDA device.
     """
+    used_before = nvml.used_bytes()  # of every device: which is ours, CUDA tells once it has begun
     require_cuda("run this where the GPU is; memgauge devices lists cards that need no measurement")
     index = torch.cuda.current_device()
-    before = _used_by_nvml(index)
+    uuid = identity(index)
+    before = nvml.of_device(used_before, uuid)
     device = torch.device("cuda", index)
-    torch.cuda.init()
     held: list[Any] = [torch.zeros(1, device=device)]
 
     def outside() -> int:
         torch.cuda.synchronize()
-        free, total = torch.cuda.mem_get_info(index)
-        return int(total - free - (before or 0) - torch.cuda.memory_reserved(index))
+        now = None if before is None else nvml.of_device(nvml.used_bytes(), uuid)
+        if before is not None and now is not None:
+            used = now - before
+        else:
+            free, total = torch.cuda.mem_get_info(index)
+            used = total - free
+        return int(used - torch.cuda.memory_reserved(index))
 
     ladder = {"init": outside()}
     constants = _constants(index)
@@ -78,7 +86,7 @@ def readings() -> Readings:
         constants=constants,
         torch=str(torch.__version__),
         cuda=str(torch.version.cuda or torch.version.hip),
-        driver=_driver(),
+        driver=nvml.driver_version(),
         used_before=before,
     )
 
@@ -104,33 +112,6 @@ def _constants(index: int) -> dict[str, int]:
         del tensors
     torch.cuda.empty_cache()
     return found
-
-
-def _used_by_nvml(index: int) -> int | None:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        identity = str(torch.cuda.get_device_properties(index).uuid)
-        uuid = identity if identity.startswith("GPU-") else f"GPU-{identity}"
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        except Exception:  # torch without the property, or an older binding: the same order is likely
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    except Exception:  # no binding or no permission: the device is taken to be idle, and this is said
-        return None
-
-
-def _driver() -> str:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        version = pynvml.nvmlSystemGetDriverVersion()
-        return version.decode() if isinstance(version, bytes) else str(version)
-    except Exception:
-        return ""
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Measure on CUDA: really run the workload and read the caching allocator's own history.
 
-The allocator records each allocation and release with address, size and time;
-the marks of the hooks have times too, and `observed` makes a trace of both.
+The allocator records each allocation and release with address and size; each mark
+of the hooks knows how many of them there were before it, by the allocator's own
+counters, and `observed` makes a trace of both.
 Statistics of the allocator give the exact peaks, NVML or the driver what the
 process takes beyond it.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from memgauge.errors import MissingError
 from memgauge.frameworks.torch import protocol
 from memgauge.frameworks.torch.observed import Found, Reading, Runner
+from memgauge.monitor import nvml
 from memgauge.records import Trace
 from memgauge.workload import Workload
 
@@ -33,22 +33,20 @@ def cuda_run(workload: Workload, *, steps: int) -> tuple[Trace, dict[str, Any]]:
         Exception: Whatever the user's own functions raise, with `partial_trace` attached.
     """
     require_cuda()
-    mark_times_us: list[int] = []
-    runner = Runner(workload, lambda _: mark_times_us.append(time.time_ns() // 1000))
     device = torch.device("cuda", torch.cuda.current_device())
-    torch.cuda.init()
     torch.cuda.reset_peak_memory_stats()
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, context=None)
+    torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES, context=None, stacks="python")
+    begin, calls_before = _calls(device), list[int]()
+    runner = Runner(workload, lambda _: calls_before.append(_calls(device) - begin))
     failure: BaseException | None = None
     try:
         with runner.scopes:
             protocol.run(workload, runner, device, steps)
-        torch.cuda.synchronize()
     except (Exception, KeyboardInterrupt) as error:
         failure = error
     history = torch.cuda.memory._snapshot()["device_traces"][device.index]
     torch.cuda.memory._record_memory_history(enabled=None)
-    trace = Reading(runner).read(in_order(history, mark_times_us))
+    trace = Reading(runner).read(in_order(history, calls_before))
     if failure is not None:
         failure.partial_trace = trace  # type: ignore[attr-defined]
         raise failure
@@ -66,25 +64,36 @@ def require_cuda(instead: str = "measure with --device cpu, or estimate instead"
         raise MissingError(f"no CUDA device here ({reason}); {instead}")
 
 
-def in_order(history: Sequence[Mapping[str, Any]], mark_times_us: Sequence[int]) -> Iterator[int | Found]:
+def _calls(device: torch.device) -> int:
+    """Return how many allocations and releases the allocator was asked for since the process began."""
+    counted = torch.cuda.memory_stats_as_nested_dict(device)["allocation"]["all"]
+    return int(counted["allocated"] + counted["freed"])
+
+
+def in_order(history: Sequence[Mapping[str, Any]], calls_before: Sequence[int]) -> Iterator[int | Found]:
     """Yield marks (their numbers) and allocations of the allocator's history in the order of time.
+
+    The entries have times as well, but of a clock that torch fits to the system's afterwards.
 
     Args:
         history: Entries of `torch.cuda.memory._snapshot()["device_traces"][i]`: action,
-            addr, size in bytes, time_us. What is given back counts from `free_completed`,
+            addr, size in bytes as requested. What is given back counts from `free_completed`,
             when the block may be used again.
-        mark_times_us: Time of each mark, microseconds since the epoch.
+        calls_before: How many allocations and releases (`alloc`, `free_requested`) stand before each mark.
     """
-    next_mark = 0
+    next_mark = calls = 0
     for index, entry in enumerate(history):
-        while next_mark < len(mark_times_us) and mark_times_us[next_mark] <= entry["time_us"]:
-            yield next_mark
-            next_mark += 1
-        if entry["action"] == "alloc":
+        action = entry["action"]
+        if action in ("alloc", "free_requested"):
+            while next_mark < len(calls_before) and calls_before[next_mark] <= calls:
+                yield next_mark
+                next_mark += 1
+            calls += 1
+        if action == "alloc":
             yield Found(entry["addr"], entry["size"], "", index, None)
-        elif entry["action"] == "free_completed":
+        elif action == "free_completed":
             yield Found(entry["addr"], -entry["size"], "", None, None)
-    yield from range(next_mark, len(mark_times_us))
+    yield from range(next_mark, len(calls_before))
 
 
 def peaks(statistics: Mapping[str, int]) -> dict[str, Any]:
@@ -97,21 +106,16 @@ def peaks(statistics: Mapping[str, int]) -> dict[str, Any]:
 
 def device_peak(index: int) -> dict[str, Any]:
     """Return what the process takes on the device now, by NVML or else by the driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid() and process.usedGpuMemory:
-                return {
-                    "device_bytes": int(process.usedGpuMemory),
-                    "device_instrument": "NVML, this process, after the last step",
-                }
-    except Exception:  # no binding, another pid namespace, a MIG slice: the driver still knows
-        pass
+    own = nvml.process_bytes(identity(index))
+    if own is not None:
+        return {"device_bytes": own, "device_instrument": "NVML, this process, after the last step"}
     free, total = torch.cuda.mem_get_info(index)
     return {
         "device_bytes": total - free,
         "device_instrument": "cudaMemGetInfo after the last step: all processes on the device",
     }
+
+
+def identity(index: int) -> str:
+    """Return the UUID of torch's device, "" where this torch does not tell (before 2.5)."""
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))

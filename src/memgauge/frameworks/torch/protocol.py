@@ -51,6 +51,8 @@ def run(workload: Workload, observer: Observer, device: torch.device, steps: int
         observer.batch_made()
         result = workload.step(*arguments, batch)
         del batch, result
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # kernels run behind the program: a step ends when its last one does
         if observer.step_ended(number):
             break
 

@@ -40,8 +40,6 @@ def run_trial(workload: Workload, *, steps: int, device: str) -> tuple[float, li
     with contextlib.ExitStack() as stack:
         observer = _Phases(stack)
         protocol.run(workload, observer, torch.device(device), steps)
-        if device == "cuda":
-            torch.cuda.synchronize()
     return sum(observer.step_seconds), observer.step_seconds
 
 
