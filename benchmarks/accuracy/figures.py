@@ -102,21 +102,27 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
-def coverage(ranges: Sequence[tuple[Range, int]]) -> dict[str, Any]:
+def coverage(ranges: Sequence[tuple[Range, int]], families: Sequence[str]) -> dict[str, Any]:
     """Return how often ranges held what was measured, with the binomial 95 % interval, width and score.
 
+    `alike` counts every family of architectures once, however many rows it has: what a new one may expect.
     The score is Gneiting and Raftery's interval score (2007, eq. 43) at 95 %, in percent of measured.
     """
     if not ranges:
         return {"n": 0}
-    inside = sum(r.low <= m <= r.high for r, m in ranges)
+    holds = [r.low <= m <= r.high for r, m in ranges]
+    inside = sum(holds)
     low, high = binomial(inside, len(ranges))
+    by_family: dict[str, list[bool]] = {}
+    for family, held in zip(families, holds, strict=True):
+        by_family.setdefault(family, []).append(held)
     widths = [(r.high - r.low) / r.expected for r, _ in ranges]
     scores = [((r.high - r.low) + 40 * max(r.low - m, 0) + 40 * max(m - r.high, 0)) / m for r, m in ranges]
     return {
         "n": len(ranges),
         "inside": 100 * inside / len(ranges),
         "interval": (100 * low, 100 * high),
+        "alike": 100 * statistics.mean(map(statistics.mean, by_family.values())),
         "width": 100 * statistics.mean(widths),
         "score": 100 * statistics.mean(scores),
     }

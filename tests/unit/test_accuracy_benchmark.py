@@ -109,8 +109,9 @@ def test_figures_of_errors() -> None:
 
 def test_figures_of_ranges() -> None:
     ranges = [(Range(low=90, expected=100, high=110), m) for m in (95, 105, 120, 100)]
-    said = figures.coverage(ranges)
+    said = figures.coverage(ranges, ["a", "a", "b", "a"])
     assert said["inside"] == 75 and said["width"] == pytest.approx(20)
+    assert said["alike"] == 50  # all of one family, none of the other
     assert said["interval"][0] < 75 < said["interval"][1]
     assert said["score"] > 100 * 20 / 100  # one miss of 10 costs 40 times as much
 
