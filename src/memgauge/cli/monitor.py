@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from memgauge.cli.output import note
 from memgauge.errors import UsageError
 
 EPILOG = (
@@ -106,10 +105,15 @@ def command(
     if live:
         config["live"] = sys.stderr.isatty()
         config["watch"] = True
-    if out is None and not quiet:
-        note(f"recording to {path.name}")
-    if pid is not None and not quiet:
-        note(f"recording process {pid}; Ctrl-C ends the recording, not the process")
+    if not quiet:  # said once the recording has begun: an error comes alone
+        config["announce"] = [
+            *([f"recording to {path.name}"] if out is None else []),
+            *(
+                [f"recording process {pid}; Ctrl-C ends the recording, not the process"]
+                if pid is not None
+                else []
+            ),
+        ]
     become_sampler(config, command or [])
 
 

@@ -13,6 +13,8 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, phases_of
 from memgauge.explain.recorded import (
@@ -28,8 +30,12 @@ from memgauge.explain.recorded import (
 )
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median, total_of
 from memgauge.storage import Process, RunFile
-from memgauge.units import format_duration
+from memgauge.units import format_bytes, format_duration
 
+_ABOUT, _NEAR_US = (
+    0.9,
+    500_000,
+)  # of the highest RSS, and around a reading: where PSS was read at about the peak
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
@@ -147,13 +153,14 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 instrument=f"{row.instrument}: page cache and kernel memory too",
                 reason=row.reason,
             )
-    yield from _sampled(
+    for peak in _sampled(
         TREE_PSS,
         pss,
         "smaps_rollup, one process after the other: shared pages counted once",
         end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
-    )
+    ):
+        yield msgspec.structs.replace(peak, reason=peak.reason + _how_far_from_the_top(peak, pss, rss))
     instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
     each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
     yield from _sampled("tree, sum of RSS", rss, each)
@@ -187,6 +194,19 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 kind=row.kind,
                 instrument=row.instrument,
             )
+
+
+def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
+    """Return what to say of PSS if it was never read while the tree was about its largest, else ""."""
+    highest = max(rss.total, default=0)
+    large = (t for t, total in zip(rss.times_us, rss.total, strict=True) if total >= _ABOUT * highest)
+    if peak.at_us is None or any(pss.highest(t - _NEAR_US, t + _NEAR_US) is not None for t in large):
+        return ""
+    then = rss.highest(peak.at_us - _NEAR_US, peak.at_us + _NEAR_US)
+    return (
+        f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(then)}: "
+        f"not read again while that was at its highest, {format_bytes(highest)}"
+    )
 
 
 def _sampled(

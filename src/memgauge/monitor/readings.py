@@ -287,7 +287,9 @@ class GroupReadings:
         with contextlib.suppress(OSError, ValueError):
             kind, reason = self._group.kind()
             self._highest = max(self._highest, self._group.read_peak(), told_bytes)
-            row = PeakRow("cgroup_bytes", self._highest, kind, self._group.instrument, reason, None, None, None)
+            row = PeakRow(
+                "cgroup_bytes", self._highest, kind, self._group.instrument, reason, None, None, None
+            )
             if row != self._written:
                 self._writer.set_peak(row)
                 self._written = row

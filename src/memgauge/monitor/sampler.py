@@ -50,7 +50,7 @@ class Sampler:
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
             `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
-            (moved into the run file).
+            (moved into the run file), `announce` (lines for stderr once it has begun).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -100,6 +100,8 @@ class Sampler:
         try:
             self._tell_starter("ready " + self._listener.address)
             self._begin(command, pid)
+            for text in config.get("announce", ()):
+                self._notes.complain(text)
             self._loop()
         except launch.CommandError as error:
             self._lifetimes.ending = Ending("stopped", code=error.exit_code, detail=str(error))

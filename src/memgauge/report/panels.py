@@ -83,9 +83,7 @@ def memory_panel(data: RunCurves) -> Panel:
         curves.append(("tree, sum of RSS", tree, {}))
     pss = data.sum_of("slow", "pss_bytes")
     if pss is not None and len(pss.times):
-        curves.append(
-            ("tree, sum of PSS", pss, {"mode": "lines+markers" if len(pss.times) < 200 else "lines"})
-        )
+        curves.append(("tree, sum of PSS", pss, {"mode": "lines+markers"} if len(pss.times) < 200 else {}))
     for values in data.of("fast", "system_used_bytes").values():
         curves.append(
             ("system used", with_gaps(data.lanes["fast"].times_us, values), {"visible": "legendonly"})
@@ -98,7 +96,8 @@ def memory_panel(data: RunCurves) -> Panel:
     ]
     own = _phase_peaks(data)
     if own is not None:
-        curves.append(("exact peak of a phase's process", own, {"line": {"width": 3, "color": "#d65f5f"}}))
+        line = {"width": 3, "color": "#d65f5f"}
+        curves.append(("exact peak of a phase's process", own, {"mode": "lines", "line": line}))
     lines += [(f"predicted: {format_bytes(b)}", float(b)) for b in [predicted_bytes(data.run)] if b]
     return Panel(
         "host memory",
