@@ -416,7 +416,13 @@ def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path)
     check = "import sys; sys.exit(sys.version_info < (3, 11))"
     if everybodys is None or subprocess.run([everybodys, "-c", check], check=False).returncode:
         pytest.skip("there is no Python that other users may run")
-    job = Job("say(str(os.getpid())); wait()", tmp_path / "a.mg", wrap=False)
+    code = """
+for _ in range(2):
+    if os.fork() == 0:
+        wait(); os._exit(0)
+say(str(os.getpid())); wait()
+"""
+    job = Job(code, tmp_path / "a.mg", wrap=False)
     pid = int(job.heard())
     folder = Path("/tmp") / f"memgauge-test-{os.getpid()}"
     folder.mkdir()
@@ -436,9 +442,13 @@ def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path)
         with RunFile(path) as run:
             assert values(run, "rss_bytes")[-1][1] > MIB  # what anybody may read is read
             assert all(v == -1 for _, v in values(run, "pss_bytes"))
-        job.go()
+        for _ in range(3):
+            job.go()
         job.end()
         assert sampler.wait() == 0
+        with RunFile(path) as run:
+            assert len({p.pid for p in run.processes}) == 3
+            assert len([n for n in run.notes if "PSS" in n.text]) == 1  # of all three
     finally:
         shutil.rmtree(folder)
     assert "may not be read by this user" in found[0].text

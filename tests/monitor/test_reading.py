@@ -442,3 +442,24 @@ def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> Non
     assert samples.line.color == samples.marker.color == level.line.color
     assert (list(level.x), list(level.y)) == ([0, 2], [500 * MIB] * 2)
     assert drawn.layout.yaxis.tickvals[-1] >= 500 * MIB
+
+
+def test_a_sum_that_lacks_some_process_is_no_sum(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    slow = writer.lane("slow")
+    for number, shares in enumerate(((30, 40, 50), (-1, 8, -1)), 1):  # -1: it may not be read then
+        process = writer.add_process(
+            number, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        column = slow.column(writer.add_series("slow", "pss_bytes", "x", process=process))
+        column.extend(v * MIB if v >= 0 else v for v in shares)
+    slow.times_us.extend(range(3))
+    writer.close()
+    with RunFile(path) as file:
+        (peak,) = (p for p in summarise(file).peaks if p.name == "tree, sum of PSS")
+        assert peak.bytes == 48 * MIB
+        pytest.importorskip("numpy")
+        drawn = RunCurves(file).sum_of("slow", "pss_bytes")
+        assert drawn is not None
+        assert list(drawn.values) == [48 * MIB]

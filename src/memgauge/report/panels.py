@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from memgauge.explain.bands import bands
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
+from memgauge.explain.samples import Sums
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
 from memgauge.report.style import label
 from memgauge.storage import Process, RunFile
@@ -62,15 +63,17 @@ class RunCurves:
     def sum_of(self, lane: str, metric: str) -> Curve | None:
         """Return the sum over the tree."""
         np = numpy()
+        if metric == "pss_bytes":  # it is not read at every tick, and may be refused of some processes
+            sums = Sums(self.run, metric, lane)
+            times = np.array(sums.times_us, np.float64)
+            keep = (times >= self.span[0]) & (times <= self.span[1])
+            return Curve(times[keep] / 1e6, np.array(sums.total, np.float64)[keep])
         rows = list(self.of(lane, metric).values())
         if not rows:
             return None
         table = np.vstack(rows)
         known = ~np.isnan(table)
         total = np.where(known.any(axis=0), np.nansum(table, axis=0), np.nan)
-        if metric == "pss_bytes":  # it is not read at every tick
-            keep = ~np.isnan(total)
-            return Curve(self.lanes[lane].times_us[keep] / 1e6, total[keep])
         return with_gaps(self.lanes[lane].times_us, total)
 
 

@@ -115,7 +115,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
         cells: list[str | Text] = [
             str(p.pid),
             format_bytes(p.peak_bytes),
-            Text(p.peak_kind),
+            Text(p.peak_kind if p.peak_bytes else ""),
             *([format_bytes(p.pss_peak_bytes)] if with_pss else []),
             format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
             "to the end" if lived is None else format_duration(lived),

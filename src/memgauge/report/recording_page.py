@@ -93,7 +93,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
             (
                 p.pid,
                 format_bytes(p.peak_bytes),
-                p.peak_kind,
+                p.peak_kind if p.peak_bytes else "",
                 format_bytes(p.pss_peak_bytes),
                 format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
                 p.ended or "",
