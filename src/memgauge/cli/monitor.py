@@ -83,8 +83,11 @@ def command(
         raise UsageError("--cgroup is for a COMMAND; a process that runs already stays in its group")
     if budget is not None and not 0.01 <= budget <= 100:
         raise UsageError(f"--budget {budget:g} is out of range; it is percent of one core, 0.01 to 100")
+    from memgauge.monitor.launch import refuse_missing
     from memgauge.monitor.recorder import become_sampler, interval_ns
 
+    if command:
+        refuse_missing(command[0])
     path = (out or _free_name(command, pid)).absolute()
     config: dict[str, Any] = {
         "file": str(path),

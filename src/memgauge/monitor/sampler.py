@@ -280,6 +280,11 @@ class Sampler:
         assert self._lifetimes.ending is not None
         return self._lifetimes.ending
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the file holds the recording to its end."""
+        return self._saving.is_complete
+
     def _tell_starter(self, text: str) -> None:
         fd = self.config.get("tell_fd")
         if fd is not None:
@@ -325,7 +330,7 @@ def main(arguments: list[str]) -> int:
     except MemgaugeError as error:
         sys.stderr.write(f"memgauge: {error}\n")
         return error.exit_code
-    if config.get("summary"):
+    if config.get("summary") and sampler.is_complete:
         _show(config["file"])
     return launch.end_alike(sampler.ending) if config.get("command") else 0
 
