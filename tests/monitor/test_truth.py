@@ -80,6 +80,8 @@ say(); wait()
         seen = max(v for _, v in values(run, "rss_bytes"))
         said = summarise(run)
     assert seen < 200 * MIB
+    for peak in said.peaks:
+        assert ("one process alone held more" in peak.reason) is peak.name.startswith("tree")
     (process,) = said.processes
     assert process.peak_kind == "exact"
     assert process.peak_bytes is not None

@@ -36,6 +36,7 @@ _ABOUT, _NEAR_US = (
     0.9,
     500_000,
 )  # of the highest RSS, and around a reading: where PSS was read at about the peak
+_OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
@@ -135,6 +136,8 @@ def _is_alive(pid: int, started_ticks: object, boot: object) -> bool:
 
 
 def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
+    alone = max((p.bytes for p in run.peaks if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
+    is_missed = alone > max(rss.total, default=0) / _ABOUT
     for row in run.peaks:
         if row.metric == "largest_process_bytes":
             yield PeakOf(
@@ -159,11 +162,12 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
         "smaps_rollup, one process after the other: shared pages counted once",
         end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
+        is_missed=is_missed,
     ):
         yield msgspec.structs.replace(peak, reason=peak.reason + _how_far_from_the_top(peak, pss, rss))
     instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
     each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
-    yield from _sampled("tree, sum of RSS", rss, each)
+    yield from _sampled("tree, sum of RSS", rss, each, is_missed=is_missed)
     yield from _sampled("system used", used, instruments.get("system_used_bytes", ""))
     for device in run.devices:
         series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
@@ -210,8 +214,23 @@ def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
 
 
 def _sampled(
-    name: str, sums: Sums, instrument: str, kind: str = "lower bound", end_us: int = 0
+    name: str,
+    sums: Sums,
+    instrument: str,
+    kind: str = "lower bound",
+    end_us: int = 0,
+    is_missed: bool = False,
 ) -> Iterator[PeakOf]:
+    """Yield the highest sample, if there is one.
+
+    Args:
+        name: Of what.
+        sums: The samples.
+        instrument: What they were read from.
+        kind: What the highest of them is worth.
+        end_us: When the last one could have been taken.
+        is_missed: Whether a process alone held more than any sum that was sampled.
+    """
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
@@ -219,6 +238,8 @@ def _sampled(
         every = "" if step is None else f", sampled every {format_duration(step)}"
         if step is not None and longest > _UNEVEN * step:
             every += f", at times only after {format_duration(longest)}"
+        if is_missed:
+            every += "; one process alone held more between two samples"
         yield PeakOf(
             name=name,
             bytes=sums.total[place],
