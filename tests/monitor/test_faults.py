@@ -213,6 +213,7 @@ for _ in range(1000):
     assert sampler.wait() == 0
     with RunFile(path) as run:
         said = summarise(run)
+        unread = [p for p in run.processes if p.found == "its end"]
     seen = len(said.processes) - 1
     if events and IS_ROOT:
         assert seen + said.unseen_processes == 1000
@@ -220,6 +221,7 @@ for _ in range(1000):
         if not why_ends_are_not_told():
             assert said.unseen_processes == 0
             assert {p.peak_kind for p in said.processes} == {"exact"}
+            assert {p.command for p in unread} <= {said.processes[0].command}
     else:
         assert 1 <= seen + said.unseen_processes <= 1000
         assert not said.unseen_is_exact

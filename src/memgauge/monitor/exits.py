@@ -19,7 +19,7 @@ _STATS_AT = _HEADERS + 4 + 8 + 4  # within an attribute, after one with the pid 
 # struct taskstats: version, ac_flag, ac_comm, ac_pid, hiwater_rss, ac_tgid, ac_tgetime
 _STATS = struct.Struct("=H6xB71x32s16xI68xQ160xI4xQ")
 _OLDEST = 12  # the first version that has ac_tgid and AGROUP (Linux 5.19)
-_LAST_THREAD = 0x20  # AGROUP, linux/acct.h
+_NO_EXEC, _LAST_THREAD = 0x01, 0x20  # AFORK, AGROUP, linux/acct.h
 
 
 class Exit(NamedTuple):
@@ -29,6 +29,7 @@ class Exit(NamedTuple):
     name: str
     highest_bytes: int  # VmHWM: of the program that it was last
     lived_us: int
+    is_fork: bool  # it never became another program than its parent
 
 
 class Exits:
@@ -87,7 +88,7 @@ class Exits:
             _, flags, name, _, highest, pid, lived = _STATS.unpack_from(data, _STATS_AT)
             if flags & _LAST_THREAD:
                 shown = name.split(b"\0", 1)[0].decode(errors="replace")
-                found.append(Exit(pid, shown, highest * 1024, lived))
+                found.append(Exit(pid, shown, highest * 1024, lived, bool(flags & _NO_EXEC)))
 
     def close(self) -> None:
         self._socket.close()

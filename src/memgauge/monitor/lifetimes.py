@@ -79,6 +79,13 @@ class Lifetimes:
     def _join(self, process: Tracked) -> None:
         parent = self._tree.live.get(process.parent_pid)
         process.seen_us = self._clock.now_us()
+        if (
+            not process.command
+            and parent is not None
+            and process.at_exit is not None
+            and process.at_exit.is_fork
+        ):
+            process.command = parent.command  # it has ended already, and has none any more
         process.id = self._writer.add_process(
             process.pid,
             parent=None if parent is None else parent.id,
@@ -154,7 +161,7 @@ class Lifetimes:
             end.pid,
             parent=None if parent is None else parent.id,
             name=end.name,
-            command="",
+            command=parent.command if end.is_fork and parent is not None else "",
             started_us=now - end.lived_us,
             seen_us=now,
             found=ENDED,
