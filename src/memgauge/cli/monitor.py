@@ -24,7 +24,7 @@ CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
 def command(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND…]", show_default=False, help="What to run and record."),
+        typer.Argument(metavar="-- COMMAND", show_default=False, help="What to run and record."),
     ] = None,
     out: Annotated[
         Path | None,
