@@ -429,13 +429,36 @@ with memgauge.phase(long, {nasty!r}): pass
             assert json.loads(out.stdout)["traceEvents"]
 
 
-def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path) -> None:
+@pytest.fixture
+def everybodys() -> str:
+    """Return a Python that other users may run."""
     if not IS_ROOT:
         pytest.skip("needs root to become somebody else")
-    everybodys = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    found = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     check = "import sys; sys.exit(sys.version_info < (3, 11))"
-    if everybodys is None or subprocess.run([everybodys, "-c", check], check=False).returncode:
+    if found is None or subprocess.run([found, "-c", check], check=False).returncode:
         pytest.skip("there is no Python that other users may run")
+    return found
+
+
+def nobody() -> dict[str, Any]:
+    """Return how a process is started as another user, with memgauge to be found."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(memgauge_file).parents[1])}
+    return {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "env": environment}
+
+
+def test_a_folder_that_may_not_be_looked_into_is_an_error(tmp_path: Path, everybodys: str) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for folder, why in ((closed, "may not be looked into"), (Path("/"), "may not be written")):
+        config = json.dumps({"file": str(folder / "a.mg"), "interval_ns": 10**8, "pid": os.getpid()})
+        command = [everybodys, "-m", "memgauge.monitor.sampler", config]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **nobody())
+        assert done.returncode == 2
+        assert done.stderr == f"memgauge: {folder / 'a.mg'} cannot be written: the folder {folder} {why}\n"
+
+
+def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path, everybodys: str) -> None:
     code = """
 for _ in range(2):
     if os.fork() == 0:
@@ -450,14 +473,7 @@ say(str(os.getpid())); wait()
     path = folder / "a.mg"
     config = json.dumps({"file": str(path), "interval_ns": 20_000_000, "pid": pid})
     try:
-        sampler = subprocess.Popen(
-            [everybodys, "-m", "memgauge.monitor.sampler", config],
-            user=65534,
-            group=65534,
-            extra_groups=[],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path(memgauge_file).parents[1])},
-        )
+        sampler = subprocess.Popen([everybodys, "-m", "memgauge.monitor.sampler", config], **nobody())
         found = until(path, lambda run: [n for n in run.notes if n.topic == "permission"], sampler)
         with RunFile(path) as run:
             assert values(run, "rss_bytes")[-1][1] > MIB  # what anybody may read is read

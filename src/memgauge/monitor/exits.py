@@ -85,6 +85,8 @@ class Exits:
                 if error.errno != errno.ENOBUFS:
                     raise
                 continue
+            if len(data) < _STATS_AT + _STATS.size:
+                continue  # the acknowledgement, if an end came before it
             _, flags, name, _, highest, pid, lived = _STATS.unpack_from(data, _STATS_AT)
             if flags & _LAST_THREAD:
                 shown = name.split(b"\0", 1)[0].decode(errors="replace")

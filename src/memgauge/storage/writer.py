@@ -295,7 +295,11 @@ class RunWriter:
 def _why(path: Path, error: sqlite3.Error) -> str:
     """Return a reason that helps; SQLite says no more than that it cannot open a file."""
     folder = path.parent if str(path.parent) else Path(".")
-    if not os.path.isdir(folder):
+    try:
+        os.stat(folder)
+    except PermissionError:
+        return f"the folder {folder} may not be looked into"
+    except OSError:
         return f"the folder {folder} does not exist"
     if os.path.isdir(path):
         return "it is a folder"
