@@ -3,6 +3,7 @@
     python benchmarks/overhead.py peers          # CPU of each tool at the same intervals, resident memory
     python benchmarks/overhead.py loop           # how much a training loop's steps are slowed at 10 ms
     python benchmarks/overhead.py marks          # a mark, a phase, and both when nothing records
+    python benchmarks/overhead.py exits          # what the end of a process costs, of the job and of others
     python benchmarks/overhead.py files          # 24 h at 10 Hz, and a report of a million samples
 
 CPU is what the tool's threads ran over the window, to the nanosecond (/proc/PID/task/TID/schedstat). Peers are
@@ -269,6 +270,46 @@ def marks() -> None:
         subprocess.run([sys.executable, str(script)], check=True)
 
 
+FORKS = 4000
+FORKING = f"""
+import os
+input()
+for _ in range({FORKS}):
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+print(flush=True); input()
+"""
+
+
+def exits() -> None:
+    """CPU of the sampler at 100 ms while some process forks; what it takes without is subtracted."""
+    for title, is_job in (("others", False), ("the job", True)):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        forking = subprocess.Popen([sys.executable, "-S", "-c", FORKING], **pipes)
+        beside = subprocess.Popen(["sleep", "600"])
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            pid = forking.pid if is_job else beside.pid
+            config = {"file": f"{folder}/out", "interval_ns": 100_000_000, "pid": pid}
+            sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+            watched = psutil.Process(sampler.pid)
+            time.sleep(2.0)
+            idle, began = _cpu_s(watched), time.monotonic()
+            time.sleep(3.0)
+            idle = (_cpu_s(watched) - idle) / (time.monotonic() - began)
+            used, began = _cpu_s(watched), time.monotonic()
+            forking.stdin.write("\n")
+            forking.stdin.flush()
+            forking.stdout.readline()
+            time.sleep(0.5)
+            used = _cpu_s(watched) - used - idle * (time.monotonic() - began)
+            for process in (sampler, forking, beside):
+                process.terminate()
+                process.wait()
+        print(f"processes of {title}: {1e6 * used / FORKS:.1f} us for each that comes and goes", flush=True)
+
+
 def files() -> None:
     """Write what a sampler would in 24 hours at 10 Hz with nine processes, through its own writer."""
     for title, ticks in (("24 h at 10 Hz, nine processes", 864_000), ("a million samples", 100_000)):
@@ -365,7 +406,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("peers", "loop", "marks", "files"))
+    parser.add_argument("what", choices=("peers", "loop", "marks", "exits", "files"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser.add_argument("--warm", type=float, default=12.0, help="peers: seconds before the window")
     parser.add_argument("--busy", type=int, default=0, help="peers: processes that keep a core busy beside")
@@ -373,4 +414,4 @@ if __name__ == "__main__":
     if asked.what == "peers":
         peers(asked.warm, asked.busy)
     else:
-        {"loop": loop, "marks": marks, "files": files}[asked.what]()
+        {"loop": loop, "marks": marks, "exits": exits, "files": files}[asked.what]()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from memgauge.monitor.exits import Exits
 from memgauge.storage import RunFile
 
 MIB = 2**20
@@ -70,6 +71,15 @@ STARTED: list[Job] = []
 
 def memgauge(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "memgauge", *arguments]
+
+
+def why_ends_are_not_told() -> str:
+    """Return why the kernel does not tell here what processes held at their end, "" if it does."""
+    try:
+        Exits().close()
+    except OSError as error:
+        return f"taskstats: {error}"
+    return ""
 
 
 def until(path: Path, true: Callable[[RunFile], Any], process: Any = None) -> Any:

@@ -332,3 +332,134 @@ def test_neither_long_names_nor_many_rows_squeeze_the_figures(tmp_path: Path) ->
     assert named[1:] == ["1", "1", "µs", "123.0", "MiB", "exact", "—", "123.0", "MiB", "exact"]
     assert ["and", "20", "more,", "in", "--json"] in rows
     assert ["and", "11", "more,", "in", "--json"] in rows
+
+
+NASTY = ('a"b\n</script><b>\x1b[31m\x00\r\\n,', '=HYPERLINK("x")', "-1+1", "@x" + "y" * 100_000)
+
+
+def test_names_are_data_in_every_export(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**8})
+    lane = writer.lane("fast")
+    for number, name in enumerate(NASTY, 1):
+        process = writer.add_process(
+            number, parent=None, name=name, command=name, started_us=0, seen_us=0, found="given"
+        )
+        lane.column(writer.add_series("fast", "rss_bytes", "x", process=process)).append(number)
+    lane.times_us.append(0)
+    writer.add_mark(0, 1, "mark", NASTY[0], NASTY[3], {"framework": NASTY[0]})
+    writer.close()
+
+    lines = run("export", str(path), "-f", "csv").split("\n")
+    assert len(lines) == 1 + len(NASTY) + 1  # each value stays on its line
+    shown = [row["process"] for row in csv.DictReader(lines)]
+    assert shown[0] == 'a"b\\n</script><b>\\x1b[31m\\x00\\r\\n,'
+    assert shown[1:] == [f"'{name}" for name in NASTY[1:]]  # none is a formula to a spreadsheet
+
+    text = run("export", str(path), "-f", "prometheus")
+    found = re.findall(r'^memgauge_rss_bytes\{pid="\d",process="((?:[^"\\\n]|\\["\\n])*)"\} \d$', text, re.M)
+    assert [re.sub(r"\\(.)", r"\1", label) for label in found] == [shown[0], *NASTY[1:]]
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+    rows = [json.loads(line) for line in run("export", str(path), "-f", "jsonl").splitlines()]
+    assert [row["process"] for row in rows[:-1]] == list(NASTY)
+    assert rows[-1]["name"] == NASTY[0]
+    events = json.loads(run("export", str(path), "-f", "perfetto"))["traceEvents"]
+    assert f"{NASTY[0]} 1" in {e["args"].get("name") for e in events if e["ph"] == "M"}
+
+    pq = pytest.importorskip("pyarrow.parquet")
+    run("export", str(path), "-f", "parquet", "-o", str(tmp_path / "a.parquet"))
+    assert pq.read_table(tmp_path / "a.parquet").column("process").to_pylist() == list(NASTY)
+
+
+def test_a_number_that_was_given_out_twice_is_one_series_for_prometheus(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**8})
+    lane = writer.lane("fast")
+    for value in (5, 6):
+        process = writer.add_process(
+            7, parent=None, name="worker", command="", started_us=0, seen_us=0, found="given"
+        )
+        lane.column(writer.add_series("fast", "rss_bytes", "x", process=process)).append(value)
+    lane.times_us.append(0)
+    writer.close()
+    lines = run("export", str(path), "-f", "prometheus").splitlines()
+    assert [line for line in lines if line.startswith("memgauge_rss_bytes{")] == [
+        'memgauge_rss_bytes{pid="7",process="worker"} 6'
+    ]
+
+
+def test_pss_that_was_not_read_at_the_top_says_when_it_was(tmp_path: Path) -> None:
+    for read_late in (False, True):
+        path = tmp_path / f"{read_late}.mg"
+        writer = RunWriter(path, {"interval_ns": 10**9})
+        process = writer.add_process(
+            7, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        fast, slow = writer.lane("fast"), writer.lane("slow")
+        rss = fast.column(writer.add_series("fast", "rss_bytes", "x", process=process))
+        pss = slow.column(writer.add_series("slow", "pss_bytes", "x", process=process))
+        for second, mib in enumerate((100, 100, 100, 900, 900)):
+            fast.times_us.append(second * 10**6)
+            rss.append(mib * MIB)
+            slow.times_us.append(second * 10**6 + 1000)
+            pss.append(mib * MIB - MIB if second < 1 or read_late else -1)
+        writer.close()
+        with RunFile(path) as file:
+            peak = next(p for p in summarise(file).peaks if p.name == "tree, sum of PSS")
+        said = "it is of 1 ms, when the tree's RSS was 100.0 MiB: not read again while that was at its highest, 900.0 MiB"
+        assert (said in peak.reason) is not read_late
+
+
+def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    from memgauge.report.figures import overlay
+
+    runs = []
+    for name, kind in (("a", "exact"), ("b", "lower bound")):
+        writer = RunWriter(tmp_path / f"{name}.mg", {"interval_ns": 5 * 10**9, "duration_us": 2_000_000})
+        process = writer.add_process(
+            7, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        lane = writer.lane("fast")
+        lane.column(writer.add_series("fast", "rss_bytes", "x", process=process)).append(10 * MIB)
+        lane.times_us.append(1000)
+        writer.set_peak(PeakRow("largest_process_bytes", 500 * MIB, kind, "x", "", None, None, None))
+        writer.close()
+        runs.append(RunCurves(RunFile(tmp_path / f"{name}.mg")))
+    drawn = overlay(runs)
+    for data in runs:
+        data.run.close()
+    names = [trace.name for trace in drawn.data]
+    assert names == [
+        "a.mg",
+        "a.mg: largest process, resident, exact",
+        "b.mg",
+        "b.mg: largest process, resident, lower bound",
+    ]
+    samples, level = drawn.data[:2]
+    assert samples.mode == "lines+markers"  # a line of one point is not drawn
+    assert samples.line.color == samples.marker.color == level.line.color
+    assert (list(level.x), list(level.y)) == ([0, 2], [500 * MIB] * 2)
+    assert drawn.layout.yaxis.tickvals[-1] >= 500 * MIB
+
+
+def test_a_sum_that_lacks_some_process_is_no_sum(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    slow = writer.lane("slow")
+    for number, shares in enumerate(((30, 40, 50), (-1, 8, -1)), 1):  # -1: it may not be read then
+        process = writer.add_process(
+            number, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        column = slow.column(writer.add_series("slow", "pss_bytes", "x", process=process))
+        column.extend(v * MIB if v >= 0 else v for v in shares)
+    slow.times_us.extend(range(3))
+    writer.close()
+    with RunFile(path) as file:
+        (peak,) = (p for p in summarise(file).peaks if p.name == "tree, sum of PSS")
+        assert peak.bytes == 48 * MIB
+        pytest.importorskip("numpy")
+        drawn = RunCurves(file).sum_of("slow", "pss_bytes")
+        assert drawn is not None
+        assert list(drawn.values) == [48 * MIB]

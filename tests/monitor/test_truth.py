@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from jobs import MIB, Job, memgauge, ticks, until, values
+import pytest
+from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
 
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
@@ -77,6 +80,8 @@ say(); wait()
         seen = max(v for _, v in values(run, "rss_bytes"))
         said = summarise(run)
     assert seen < 200 * MIB
+    for peak in said.peaks:
+        assert ("one process alone held more" in peak.reason) is peak.name.startswith("tree")
     (process,) = said.processes
     assert process.peak_kind == "exact"
     assert process.peak_bytes is not None
@@ -247,3 +252,81 @@ def test_the_last_phase_of_a_process_that_was_attached_to_has_its_exact_peak(tmp
     job.go()
     assert recorder.wait(timeout=60) == 0
     assert last_phases(path) == (1, "exact", 200)
+
+
+SHORT = """
+import mmap
+def short(mib):
+    held = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_children_between_two_samples_have_their_exact_peaks(tmp_path: Path, is_waited_for: bool) -> None:
+    if why := why_ends_are_not_told():
+        pytest.skip(why)
+    sizes = (60, 300, 120, 240, 180)
+    code = f"""
+import signal
+if not {is_waited_for}: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets them at once
+for mib in {sizes}:
+    child = os.fork()
+    if child == 0: short(mib)
+    try: os.waitpid(child, 0)
+    except ChildProcessError: pass
+"""
+    path = tmp_path / "a.mg"
+    assert Job(SHORT + code, path, "-q", "-i", "5s").end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+        instruments = {p.instrument for p in run.peaks if p.metric == "rss_bytes"}
+        sampled = max(v for _, v in values(run, "rss_bytes"))
+    own, *children = sorted(said.processes, key=lambda p: p.began_us)
+    assert said.unseen_processes == 0
+    assert instruments == {"taskstats at its end, hiwater_rss"}
+    assert sampled < 60 * MIB
+    assert {p.peak_kind for p in said.processes} == {"exact"}
+    assert (own.peak_bytes or 0) < 60 * MIB
+    for mib, child in zip(sizes, children, strict=True):
+        assert mib * MIB <= (child.peak_bytes or 0) <= (mib + 30) * MIB
+    largest = next(p for p in said.peaks if p.name.startswith("largest process"))
+    assert largest.kind == "exact"
+    assert 300 * MIB <= largest.bytes <= 330 * MIB
+
+
+def test_the_end_of_one_thread_is_not_the_end_of_its_process(tmp_path: Path) -> None:
+    if why := why_ends_are_not_told():
+        pytest.skip(why)
+    code = """
+import threading
+for _ in range(3):
+    other = threading.Thread(target=lambda: None); other.start(); other.join()
+if os.fork() == 0:
+    threading.Thread(target=lambda: None).start()
+    short(200)
+os.wait()
+"""
+    path = tmp_path / "a.mg"
+    assert Job(SHORT + code, path, "-q", "-i", "5s").end()[0] == 0
+    with RunFile(path) as run:
+        _, child = sorted(summarise(run).processes, key=lambda p: p.began_us)
+    assert child.peak_kind == "exact"
+    assert 200 * MIB <= (child.peak_bytes or 0) <= 230 * MIB
+
+
+def test_a_job_that_was_attached_to_has_its_exact_peak_to_its_end(tmp_path: Path) -> None:
+    if why := why_ends_are_not_told():
+        pytest.skip(why)
+    path = tmp_path / "a.mg"
+    job = Job(SHORT + "say(); wait(); short(150)", path, wrap=False)
+    job.heard()
+    config = {"file": str(path), "interval_ns": 5 * 10**9, "pid": job.process.pid}
+    sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    until(path, ticks, sampler)
+    job.go()
+    assert sampler.wait(timeout=60) == 0
+    with RunFile(path) as run:
+        (process,) = summarise(run).processes
+    assert process.peak_kind == "exact"
+    assert 150 * MIB <= (process.peak_bytes or 0) <= 180 * MIB

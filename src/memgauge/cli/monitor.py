@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from memgauge.cli.output import note
 from memgauge.errors import UsageError
 
 EPILOG = (
@@ -25,7 +24,7 @@ CONTEXT: dict[str, Any] = {"allow_interspersed_args": False}
 def command(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND…]", show_default=False, help="What to run and record."),
+        typer.Argument(metavar="-- COMMAND", show_default=False, help="What to run and record."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -84,8 +83,11 @@ def command(
         raise UsageError("--cgroup is for a COMMAND; a process that runs already stays in its group")
     if budget is not None and not 0.01 <= budget <= 100:
         raise UsageError(f"--budget {budget:g} is out of range; it is percent of one core, 0.01 to 100")
+    from memgauge.monitor.launch import refuse_missing
     from memgauge.monitor.recorder import become_sampler, interval_ns
 
+    if command:
+        refuse_missing(command[0])
     path = (out or _free_name(command, pid)).absolute()
     config: dict[str, Any] = {
         "file": str(path),
@@ -106,10 +108,15 @@ def command(
     if live:
         config["live"] = sys.stderr.isatty()
         config["watch"] = True
-    if out is None and not quiet:
-        note(f"recording to {path.name}")
-    if pid is not None and not quiet:
-        note(f"recording process {pid}; Ctrl-C ends the recording, not the process")
+    if not quiet:  # said once the recording has begun: an error comes alone
+        config["announce"] = [
+            *([f"recording to {path.name}"] if out is None else []),
+            *(
+                [f"recording process {pid}; Ctrl-C ends the recording, not the process"]
+                if pid is not None
+                else []
+            ),
+        ]
     become_sampler(config, command or [])
 
 

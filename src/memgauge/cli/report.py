@@ -20,7 +20,7 @@ EPILOG = (
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", show_default=False, help="Run files.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", show_default=False, help="Run files.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
     span: Range = None,
 ) -> None:

@@ -13,6 +13,8 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, phases_of
 from memgauge.explain.recorded import (
@@ -28,8 +30,13 @@ from memgauge.explain.recorded import (
 )
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median, total_of
 from memgauge.storage import Process, RunFile
-from memgauge.units import format_duration
+from memgauge.units import format_bytes, format_duration
 
+_ABOUT, _NEAR_US = (
+    0.9,
+    500_000,
+)  # of the highest RSS, and around a reading: where PSS was read at about the peak
+_OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
@@ -129,6 +136,8 @@ def _is_alive(pid: int, started_ticks: object, boot: object) -> bool:
 
 
 def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
+    alone = max((p.bytes for p in run.peaks if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
+    is_missed = alone > max(rss.total, default=0) / _ABOUT
     for row in run.peaks:
         if row.metric == "largest_process_bytes":
             yield PeakOf(
@@ -147,16 +156,18 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
                 instrument=f"{row.instrument}: page cache and kernel memory too",
                 reason=row.reason,
             )
-    yield from _sampled(
+    for peak in _sampled(
         TREE_PSS,
         pss,
         "smaps_rollup, one process after the other: shared pages counted once",
         end_us=rss.times_us[-1] if rss.times_us else 0,
         kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
-    )
+        is_missed=is_missed,
+    ):
+        yield msgspec.structs.replace(peak, reason=peak.reason + _how_far_from_the_top(peak, pss, rss))
     instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
     each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
-    yield from _sampled("tree, sum of RSS", rss, each)
+    yield from _sampled("tree, sum of RSS", rss, each, is_missed=is_missed)
     yield from _sampled("system used", used, instruments.get("system_used_bytes", ""))
     for device in run.devices:
         series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
@@ -189,9 +200,37 @@ def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
             )
 
 
+def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
+    """Return what to say of PSS if it was never read while the tree was about its largest, else ""."""
+    highest = max(rss.total, default=0)
+    large = (t for t, total in zip(rss.times_us, rss.total, strict=True) if total >= _ABOUT * highest)
+    if peak.at_us is None or any(pss.highest(t - _NEAR_US, t + _NEAR_US) is not None for t in large):
+        return ""
+    then = rss.highest(peak.at_us - _NEAR_US, peak.at_us + _NEAR_US)
+    return (
+        f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(then)}: "
+        f"not read again while that was at its highest, {format_bytes(highest)}"
+    )
+
+
 def _sampled(
-    name: str, sums: Sums, instrument: str, kind: str = "lower bound", end_us: int = 0
+    name: str,
+    sums: Sums,
+    instrument: str,
+    kind: str = "lower bound",
+    end_us: int = 0,
+    is_missed: bool = False,
 ) -> Iterator[PeakOf]:
+    """Yield the highest sample, if there is one.
+
+    Args:
+        name: Of what.
+        sums: The samples.
+        instrument: What they were read from.
+        kind: What the highest of them is worth.
+        end_us: When the last one could have been taken.
+        is_missed: Whether a process alone held more than any sum that was sampled.
+    """
     if sums.total:
         place = max(range(len(sums.total)), key=sums.total.__getitem__)
         steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
@@ -199,6 +238,8 @@ def _sampled(
         every = "" if step is None else f", sampled every {format_duration(step)}"
         if step is not None and longest > _UNEVEN * step:
             every += f", at times only after {format_duration(longest)}"
+        if is_missed:
+            every += "; one process alone held more between two samples"
         yield PeakOf(
             name=name,
             bytes=sums.total[place],

@@ -12,7 +12,10 @@ from memgauge.storage import RunFile
 
 
 class Sums:
-    """Values of the fast lane over the run, added up over the tree: `times_us` and as many values each."""
+    """Values of one lane over the run, added up over the tree: `times_us` and as many values each.
+
+    A tick at which some process could not be read has no sum: it would be of the others only.
+    """
 
     def __init__(self, run: RunFile, metric: str = "rss_bytes", lane: str = "fast") -> None:
         wanted = {s.id for s in run.series if s.metric == metric}
@@ -37,21 +40,20 @@ def chunks_of(run: RunFile, lane: str) -> Iterator[Chunk]:
 
 
 def _added(chunk: Chunk, wanted: set[int]) -> list[int | None]:
-    """Return the sum of the wanted series at each tick, None where none of them was read."""
+    """Return the sum of the wanted series at each tick, None where none of them or not all were read."""
     size = len(chunk.times_us)
     total, known = [0] * size, [False] * size
+    missing: set[int] = set()
     for series, first, values in chunk.columns:
         if series not in wanted:
             continue
         last = first + len(values)
         if MISSING in values:
-            for place, value in enumerate(values, first):
-                if value != MISSING:
-                    total[place] += value
-                    known[place] = True
-            continue
+            missing.update(place for place, value in enumerate(values, first) if value == MISSING)
         total[first:last] = map(add, total[first:last], values)
         known[first:last] = [True] * len(values)
+    for place in missing:
+        known[place] = False
     return [t if k else None for t, k in zip(total, known, strict=True)]
 
 

@@ -11,7 +11,7 @@ FORK, EXEC, EXIT = 1, 2, 0x80000000
 _NETLINK_CONNECTOR, _CN_IDX_PROC, _CN_VAL_PROC, _LISTEN = 11, 1, 1, 1
 _HEADERS = 16 + 20  # struct nlmsghdr, struct cn_msg
 _EVENT = struct.Struct("=IIQIIII")  # what, cpu, timestamp_ns, and the first four numbers of the event
-_BUFFER = 4 * 2**20
+_BUFFER, _BUFFER_FORCE = 4 * 2**20, 33  # SO_RCVBUFFORCE, asm-generic/socket.h
 
 
 class Events:
@@ -26,7 +26,7 @@ class Events:
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR
         )
         try:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            roomy(self.socket)
             self.socket.bind((0, _CN_IDX_PROC))
             payload = struct.pack("=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, 0, 4, 0, _LISTEN)
             self.socket.send(struct.pack("=IHHII", 16 + len(payload), 3, 0, 0, os.getpid()) + payload)
@@ -62,3 +62,11 @@ class Events:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def roomy(link: socket.socket) -> None:
+    """Give a socket room for what comes while nobody reads: more than anybody may take, where that is allowed."""
+    try:
+        link.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, _BUFFER)
+    except OSError:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)

@@ -124,12 +124,30 @@ def start(
     highest, _, failed = said.partition(b"\n")
     if failed:
         os.waitpid(pid, 0)
-        missing = int(failed) == errno.ENOENT
-        what = "there is no such command" if missing else os.strerror(int(failed))
-        raise CommandError(
-            f"{command[0]!r} cannot be started: {what}", NOT_FOUND if missing else NOT_EXECUTABLE
-        )
+        raise _cannot(command[0], int(failed))
     return Job(pid, int(highest or 0) + _LAUNCHER_GROWS)
+
+
+def refuse_missing(command: str) -> None:
+    """Refuse a command that cannot be started, before anything is made for its recording.
+
+    Raises:
+        CommandError: There is no such command, or it may not be executed.
+    """
+    from shutil import which
+
+    if which(command) is None:
+        if os.path.exists(command) and os.path.dirname(command):
+            raise _cannot(command, errno.EISDIR if os.path.isdir(command) else errno.EACCES)
+        raise _cannot(command, errno.ENOENT)
+
+
+def _cannot(command: str, number: int) -> CommandError:
+    missing = number == errno.ENOENT
+    what = "there is no such command" if missing else os.strerror(number)
+    if missing and os.path.exists(command):
+        what = "the interpreter in its first line does not exist"
+    return CommandError(f"{command!r} cannot be started: {what}", NOT_FOUND if missing else NOT_EXECUTABLE)
 
 
 class CommandError(UsageError):

@@ -13,13 +13,14 @@ from memgauge.monitor import launch
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.devices import DeviceReadings
 from memgauge.monitor.endings import OomKills
+from memgauge.monitor.exits import Exit
 from memgauge.monitor.launch import Ending, Job
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
 from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Tracked
-from memgauge.monitor.tree import GIVEN, Tree
+from memgauge.monitor.tree import ENDED, GIVEN, Tree
 from memgauge.storage import RunWriter
 
 _SEE_OFF_S = 0.3  # how long those may take that end with the command
@@ -78,6 +79,13 @@ class Lifetimes:
     def _join(self, process: Tracked) -> None:
         parent = self._tree.live.get(process.parent_pid)
         process.seen_us = self._clock.now_us()
+        if (
+            not process.command
+            and parent is not None
+            and process.at_exit is not None
+            and process.at_exit.is_fork
+        ):
+            process.command = parent.command  # it has ended already, and has none any more
         process.id = self._writer.add_process(
             process.pid,
             parent=None if parent is None else parent.id,
@@ -91,11 +99,17 @@ class Lifetimes:
         self._processes.begin(process)
 
     def lose(self, gone: list[Tracked], now_us: int) -> None:
-        """Follow processes no more that are gone; what is known of their end is kept."""
+        """Follow processes no more that a reading found gone; what is known of their end is kept."""
+        if gone:
+            self.hear_events()  # of children of theirs first, which are nobody's once their parents are dropped
+        self._lose(gone, now_us)
+
+    def _lose(self, gone: list[Tracked], now_us: int) -> None:
         if self._job is not None and self._root in gone:
             self.reap()  # a tick saw it before its parent, us, was told: its last marks and its usage first
         if gone:
             self._hear()  # a phase that ended just before its process did still has its own exact peak
+            self._tree.hear_ends()
         for process in gone:
             if process.gone or self._may_run_on(process):
                 continue
@@ -131,14 +145,29 @@ class Lifetimes:
             if status is not None:
                 self._statuses[process.pid] = status
             if status is None or process.is_over():  # else it has a moment left, or other threads
-                self.lose([process], self._clock.now_us())
+                self._lose([process], self._clock.now_us())
 
         def late(pid: int, status: int) -> None:
             number = self._unexplained.pop(pid, None)
             if number is not None:
                 self._writer.end_process(number, self._clock.now_us(), _text_of(status))
 
-        return self._tree.hear(self._rename, ended, late)
+        return self._tree.hear(self._rename, ended, late, self._keep_unread)
+
+    def _keep_unread(self, end: Exit, parent_pid: int, status: int) -> None:
+        """Keep what the kernel told of a process that was gone before it could be opened."""
+        now, parent = self._clock.now_us(), self._tree.live.get(parent_pid)
+        number = self._writer.add_process(
+            end.pid,
+            parent=None if parent is None else parent.id,
+            name=end.name,
+            command=parent.command if end.is_fork and parent is not None else "",
+            started_us=now - end.lived_us,
+            seen_us=now,
+            found=ENDED,
+        )
+        self._writer.end_process(number, now, _text_of(status))
+        self._peaks.keep_unread(number, end)
 
     def _rename(self, process: Tracked) -> None:
         with contextlib.suppress(OSError):
@@ -184,6 +213,7 @@ class Lifetimes:
 
     def _command_ended(self, job: Job, status: int, usage: Any) -> None:
         now = self._clock.now_us()
+        self.hear_events()
         self._hear()
         process = self._tree.live.get(job.pid)
         # A reset of VmHWM at a phase's boundary resets ru_maxrss too; what was read before it counts.
@@ -215,12 +245,12 @@ class Lifetimes:
 
     def see_off(self, notes: Notes) -> None:
         """Wait a moment for those that end with the command, and name those that went on."""
+        self.hear_events()
         if self._job is None or self.ending is None or self.ending.how not in ("exit", "signal"):
             return
         until = time.monotonic() + _SEE_OFF_S
         while True:
-            if self._tree.events is not None:
-                self.hear_events()
+            self.hear_events()
             self._tree.look(self._clock.now_us())
             self.reap()
             self.lose([p for p in self._tree.live.values() if p.is_over()], self._clock.now_us())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memgauge.monitor import cgroup
 from memgauge.monitor.clock import Clock
+from memgauge.monitor.exits import Exit
 from memgauge.monitor.launch import Job
 from memgauge.monitor.listening import Heard, PeakLock
 from memgauge.monitor.notes import Notes
@@ -20,6 +21,7 @@ from memgauge.storage import PeakRow, RunWriter
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
 _BATCH_BYTES = 64 * PAGE * (os.cpu_count() or 1)  # ru_maxrss may be so much below VmHWM (percpu_counter)
+_AT_EXIT = "taskstats at its end, hiwater_rss"
 _PAST = "it may have been reached before the recording began"
 
 
@@ -130,9 +132,11 @@ class Peaks:
         """Put the peak of one process into the file, with its kind."""
         highest, instrument = process.hwm_bytes, "VmHWM"
         kind, reason = _kind_of(process, now_us, is_alive=is_alive)
-        if not process.hwm_read_us:
+        if process.at_exit is not None:
+            highest, instrument = max(highest, process.at_exit.highest_bytes), _AT_EXIT
+        elif not process.hwm_read_us:
             highest, instrument = max(highest, max(process.resident, default=0)), process.instrument
-        if process is self.root and self.job is not None and self.largest_bytes:
+        if process is self.root and self.job is not None and self.largest_bytes and process.at_exit is None:
             sampled = highest
             highest, kind, reason = self._of_root(highest, kind, reason)
             if highest != sampled:
@@ -141,10 +145,20 @@ class Peaks:
             self._writer.set_peak(
                 PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
             )
-        if self._largest is None or highest >= self._largest.bytes:
-            self._largest = _Largest(highest, kind, instrument, reason, process.pid)
+        self._compare(_Largest(highest, kind, instrument, reason, process.pid))
         if not is_alive and kind != "exact":
             self._was_missed = True
+
+    def keep_unread(self, number: int, end: Exit) -> None:
+        """Put the peak of a process into the file of which only its end is known."""
+        self._writer.set_peak(
+            PeakRow("rss_bytes", end.highest_bytes, "exact", _AT_EXIT, "", number, None, None)
+        )
+        self._compare(_Largest(end.highest_bytes, "exact", _AT_EXIT, "", end.pid))
+
+    def _compare(self, found: _Largest) -> None:
+        if self._largest is None or found.bytes >= self._largest.bytes:
+            self._largest = found
 
     def _of_root(self, highest: int, kind: str, reason: str) -> tuple[int, str, str]:
         """Return the command's own peak, now that wait4 told the largest of it and its children."""
@@ -177,12 +191,13 @@ class Peaks:
                 self._set_largest("rss_bytes", told, process)
             return
         read = self._largest
-        if read is not None and self._was_missed and read.kind == "exact":
-            read = read._replace(
-                kind="lower bound", reason="another process may have grown after its last reading"
-            )
+        if read is not None and (self._was_missed or self._tree.unseen) and read.kind == "exact":
+            why = "was never read" if self._tree.unseen else "may have grown after its last reading"
+            read = read._replace(kind="lower bound", reason=f"another process {why}")
         if told is None or (read is not None and read.bytes > told.bytes + _BATCH_BYTES):
             told = read  # not waited for: a daemon, or a process that was attached to
+        elif read is not None and read.kind == "exact" and told.kind != "exact":
+            told = read  # a command smaller than its launcher
         elif read is not None and read.bytes > told.bytes:
             told = told._replace(bytes=read.bytes)  # the kernel's batches
         if told is not None and told.bytes:
@@ -269,14 +284,14 @@ class Peaks:
 
 def _kind_of(process: Tracked, now_us: int, *, is_alive: bool) -> tuple[str, str]:
     """Return what a process's highest value is worth, and why it is no more."""
-    if not process.hwm_read_us:
+    if not process.hwm_read_us and process.at_exit is None:
         why = "it was gone before its peak could be read" if process.has_peak else "this system keeps no peak"
         return "lower bound", f"highest sample; {why}"
     if process.hwm_kind == "other":
         return "lower bound", "another recording resets it"
     if process.hwm_kind == "past":
         return "upper bound", _PAST
-    if is_alive:
+    if is_alive or process.at_exit is not None:
         return "exact", ""
     late_ms = max(0, now_us - process.hwm_read_us) / 1000
     return "lower bound", f"last read {late_ms:.0f} ms before the process was found gone"

@@ -37,6 +37,7 @@ class ProcessReadings:
         self._shares_left_us, self._looked_us = float(SHARES_AHEAD_US), 0
         self._state: list[tuple[int, int, int]] = []  # id, faults, resident of all, when shares were read
         self._read_us = 0
+        self._refused: set[str] = set()  # what may not be read of some process
 
     def begin(self, process: Tracked) -> None:
         """Open the columns of a process that joined."""
@@ -173,11 +174,13 @@ class ProcessReadings:
 
     def _cannot(self, process: Tracked, what: str, title: str) -> None:
         process.unread.add(what)
-        self._notes.say(
-            "permission",
-            f"{title} of process {process.pid} ({process.name}) may not be read by this user",
-            "run memgauge as the user of the job, or as root",
-        )
+        if what not in self._refused:
+            self._refused.add(what)
+            self._notes.say(
+                "permission",
+                f"{title} of some processes may not be read by this user, as of {process.pid} ({process.name})",
+                "run memgauge as the user of the job, or as root",
+            )
 
 
 class MachineReadings:

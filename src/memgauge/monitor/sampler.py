@@ -50,7 +50,7 @@ class Sampler:
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
             `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
-            (moved into the run file).
+            (moved into the run file), `announce` (lines for stderr once it has begun).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -100,6 +100,8 @@ class Sampler:
         try:
             self._tell_starter("ready " + self._listener.address)
             self._begin(command, pid)
+            for text in config.get("announce", ()):
+                self._notes.complain(text)
             self._loop()
         except launch.CommandError as error:
             self._lifetimes.ending = Ending("stopped", code=error.exit_code, detail=str(error))
@@ -278,6 +280,11 @@ class Sampler:
         assert self._lifetimes.ending is not None
         return self._lifetimes.ending
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the file holds the recording to its end."""
+        return self._saving.is_complete
+
     def _tell_starter(self, text: str) -> None:
         fd = self.config.get("tell_fd")
         if fd is not None:
@@ -323,7 +330,7 @@ def main(arguments: list[str]) -> int:
     except MemgaugeError as error:
         sys.stderr.write(f"memgauge: {error}\n")
         return error.exit_code
-    if config.get("summary"):
+    if config.get("summary") and sampler.is_complete:
         _show(config["file"])
     return launch.end_alike(sampler.ending) if config.get("command") else 0
 

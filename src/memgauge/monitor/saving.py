@@ -56,6 +56,7 @@ class Saving:
         self._writer, self._clock, self._notes = writer, clock, notes
         self._unwritten_since: float | None = None
         self._files_moved = False
+        self.is_complete = False
 
     def flush(self, **facts: object) -> None:
         """Write what was added since the last time, and facts of the header."""
@@ -102,12 +103,13 @@ class Saving:
         )
 
     def close(self) -> None:
-        """Write everything that is left, and close the file."""
+        """Write everything that is left, and close the file; `is_complete` says whether it has all."""
         writer = self._writer
         try:
             writer.close()
         except OSError as error:
             self._notes.complain(f"the end of the recording could not be written to {writer.path}: {error}")
         else:
-            if not writer.is_in_place():
+            self.is_complete = writer.is_in_place()
+            if not self.is_complete:
                 self._notes.complain(f"{writer.path} was removed while it was written; the recording is lost")

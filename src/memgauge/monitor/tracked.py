@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from array import array
 from typing import Any, ClassVar, NamedTuple
 
+from memgauge.monitor.exits import Exit
+
 LONGEST_COMMAND = 4096
 
 
@@ -45,6 +47,7 @@ class Tracked(ABC):
     has_faults: ClassVar[bool]  # whether page faults tell that pages came or went
 
     __slots__ = (
+        "at_exit",
         "born_ns",
         "children_faults",
         "columns",
@@ -96,6 +99,7 @@ class Tracked(ABC):
         self.hwm_bytes = 0
         self.hwm_read_us = 0
         self.hwm_kind = ""
+        self.at_exit: Exit | None = None  # what the kernel told of its end
         self.resident: array[int] = array("q")
         self.resident_bytes = 0  # the last of them
         self.cpu: array[int] = array("q")

@@ -3,7 +3,7 @@
 Three ways to find one, each the net under the one before:
 
   events      the kernel tells of every fork, exec and exit (process connector; needs CAP_NET_ADMIN):
-              nobody is missed, and how each ended is known
+              nobody is missed, how each ended is known, and what it held at most (taskstats)
   children    /proc/PID/task/TID/children, read whenever a new pid was given out since the last look
   the table   of all processes: who left the tree's parents but stayed in its process groups; on systems
               other than Linux the only one, so it is looked through every 100 ms
@@ -20,18 +20,23 @@ import os
 from collections.abc import Callable, Iterable
 
 from memgauge.monitor.events import EXEC, EXIT, FORK, Events
+from memgauge.monitor.exits import Exit, Exits
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Stat, Tracked
 
-EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN = (
+EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN, ENDED = (
     "event",
     "children",
     "process table",
     "orphan adopted",
     "given",
+    "its end",
 )
 _THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often,
 _TABLE_EVERY_US = 100_000  # and the table is looked through, where nothing else leads to children
+_KEPT_ENDS = (
+    4096  # ends that were told of strangers, or before it was known whose child it is; pids come back later
+)
 
 
 class Tree:
@@ -50,6 +55,8 @@ class Tree:
         self.unseen_is_exact = False
         self.refused: str = ""  # why a process of the tree could not be opened, the last time
         self.events: Events | None = None
+        self._exits: Exits | None = None
+        self._ends: dict[int, Exit] = {}
         self.excluded = excluded
         self.joins: Callable[[Tracked], None] = _unheeded  # is called with each process, after it was opened
         self._system = system
@@ -70,6 +77,8 @@ class Tree:
         except OSError as error:
             return f"{error.strerror or error}"
         self.unseen_is_exact = True
+        with contextlib.suppress(OSError):
+            self._exits = Exits()
         return ""
 
     def add(self, pid: int, how: str, parent: int | None = None) -> Tracked | None:
@@ -86,6 +95,7 @@ class Tree:
             return None
         process.found = how
         process.command = self._system.command(pid)
+        process.at_exit = self._ends.pop(pid, None)
         self.live[pid] = process
         self.joined += 1
         self.joins(process)
@@ -176,6 +186,7 @@ class Tree:
         exec_: Callable[[Tracked], None],
         ended: Callable[[Tracked, int | None], None],
         late: Callable[[int, int], None],
+        unread: Callable[[Exit, int, int], None],
     ) -> bool:
         """Take in what events tell, in their order: a pid may end and be given out again within one look.
 
@@ -187,10 +198,12 @@ class Tree:
                 with None if its number belongs to another process by now.
             late: Is called with the number and status of a process that is not followed: it may have been, until
                 a reading found it gone before the kernel told.
+            unread: Is called with the end, the parent's pid and the status of a process that nobody had read.
         """
         if self.events is None:
             return False
         events, complete = self.events.read()
+        self.hear_ends()
         concerned = not complete
         own = None if self._own is None else self._own.pid
         for what, pid, other in events:
@@ -206,8 +219,13 @@ class Tree:
             elif what == EXIT:
                 if pid in self.live:
                     ended(self.live[pid], other)
-                elif self._ghosts.pop(pid, None) is not None:
-                    self.unseen += 1
+                elif (parent := self._ghosts.pop(pid, None)) is not None:
+                    end = self._ends.pop(pid, None)
+                    if end is None:
+                        self.unseen += 1
+                    else:
+                        self.joined += 1
+                        unread(end, parent, other)
                 else:
                     late(pid, other)
         if not complete:
@@ -216,6 +234,20 @@ class Tree:
                 for child in self._children_of(process, True):
                     self.add(child, CHILDREN)
         return concerned
+
+    def hear_ends(self) -> None:
+        """Take in what the kernel told of ends, so that each process has what it held at most."""
+        if self._exits is None:
+            return
+        for end in self._exits.read():
+            process = self.live.get(end.pid)
+            if process is not None and process.at_exit is None:
+                process.at_exit = end
+            else:
+                self._ends.pop(end.pid, None)
+                self._ends[end.pid] = end
+        while len(self._ends) > _KEPT_ENDS:
+            del self._ends[next(iter(self._ends))]
 
     def drop(self, process: Tracked) -> None:
         """Follow a process no more."""
@@ -226,8 +258,9 @@ class Tree:
 
     def close(self) -> None:
         """Stop to listen."""
-        if self.events is not None:
-            self.events.close()
+        for source in (self.events, self._exits):
+            if source is not None:
+                source.close()
 
     def account_for_children(self, process: Tracked, faults: int, gone: Iterable[Tracked]) -> None:
         """Count a missed child if a process inherited page faults and none of its known children ended."""

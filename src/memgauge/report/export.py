@@ -3,6 +3,10 @@
 CSV, JSON lines and Parquet hold one row per value: time, lane, metric, process, device, value. Times
 are nanoseconds of the run; `time_unix_ns` is the same on the wall clock at the beginning, so that steps
 of the system's clock do not show.
+
+Names of the recorded job are data. JSON and Parquet hold them as they are. In CSV and Prometheus text control
+characters are visible escapes, so that a value stays on its line; in CSV a name that a spreadsheet would take
+for a formula begins with an apostrophe.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +22,7 @@ from memgauge.columns import MISSING
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
+from memgauge.report.tables import plain
 from memgauge.storage import RunFile, Series
 
 FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
@@ -54,20 +59,31 @@ def export(run: RunFile, kind: str, out: IO[str] | Path, begin_us: int | None, e
     return writers[kind](run, out, begin_us, end_us)
 
 
-def rows(run: RunFile, begin_us: int | None = None, end_us: int | None = None) -> Iterator[tuple[Any, ...]]:
-    """Yield (time_ns, time_unix_ns, lane, metric, pid, process, device, value); what is missing is left out."""
+def rows(
+    run: RunFile,
+    begin_us: int | None = None,
+    end_us: int | None = None,
+    shown: Callable[[str], str] = str,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield (time_ns, time_unix_ns, lane, metric, pid, process, device, value); what is missing is left out.
+
+    Args:
+        run: The recording.
+        begin_us: Leave out what was before.
+        end_us: Leave out what was after.
+        shown: Turns names of processes and devices into what the format can hold.
+    """
     unix = run.header.get("started_unix_ns") or 0
     series = {s.id: s for s in run.series}
-    processes = {p.id: p for p in run.processes}
-    devices = {d.id: d.identity or d.name for d in run.devices}
+    processes = {p.id: (p.pid, shown(p.name)) for p in run.processes}
+    devices = {d.id: shown(d.identity or d.name) for d in run.devices}
     for lane in LANES:
         for _, chunk in run.chunks(lane, begin_us, end_us):
             for number, first, values in chunk.columns:
                 about = series.get(number)
                 if about is None:
                     continue
-                process = processes.get(about.process or 0)
-                who = (None, None) if process is None else (process.pid, process.name)
+                who = processes.get(about.process or 0, (None, None))
                 device = devices.get(about.device or 0)
                 times = chunk.times_us[first : first + len(values)]
                 for time_us, value in zip(times, values, strict=True):
@@ -85,10 +101,19 @@ def _csv(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
     count = 0
-    for row in rows(run, begin_us, end_us):
+    for row in rows(run, begin_us, end_us, _cell):
         writer.writerow(row)
         count += 1
     return count
+
+
+def _visible(name: str) -> str:
+    return plain(name).plain
+
+
+def _cell(name: str) -> str:
+    shown = _visible(name)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _jsonl(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
@@ -204,6 +229,7 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
         )
         name = f"memgauge_{metric}" + ("_total" if is_counter else "")
         out.write(f"# TYPE {name} {'counter' if is_counter else 'gauge'}\n")
+        named: dict[str, int] = {}  # a number that was given out twice names one series: its last value
         for about in group:
             labels = {}
             if about.process in processes:
@@ -211,8 +237,10 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
                 labels = {"pid": str(process.pid), "process": process.name}
             if about.device in devices:
                 labels["device"] = devices[about.device].identity or devices[about.device].name
-            out.write(f"{name}{_labels(labels)} {last[about.id]}\n")
-            count += 1
+            named[_labels(labels)] = last[about.id]
+        for text, value in named.items():
+            out.write(f"{name}{text} {value}\n")
+        count += len(named)
     summary = summarise(run)
     out.write("# TYPE memgauge_peak_bytes gauge\n")
     for peak in summary.peaks:
@@ -226,6 +254,6 @@ def _labels(labels: dict[str, str]) -> str:
         return ""
     buffer = io.StringIO()
     for key, value in labels.items():
-        quoted = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        quoted = _visible(value).replace("\\", r"\\").replace('"', r"\"")
         buffer.write(f',{key}="{quoted}"')
     return "{" + buffer.getvalue()[1:] + "}"

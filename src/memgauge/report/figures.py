@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memgauge.explain.bands import Band
+from memgauge.explain.recorded import LARGEST
 from memgauge.report.curves import Curve, numpy
 from memgauge.report.panels import Panel, RunCurves, device_panels, panels, title_of
 from memgauge.report.style import COLOURS, GREY, byte_ticks, hover, label, plotly, styled
@@ -14,6 +15,7 @@ from memgauge.report.thinning import lowest_and_highest, thin
 
 # Points of all curves of one figure together: more than a screen has columns, few enough to be drawn at once.
 MOST_POINTS = 24_000
+_FEW_POINTS = 60  # so few are drawn as points too: a run of one sample would be invisible
 _MOST_BANDS, _MOST_LINES, _MOST_STACKED = 150, 150, 12
 _BANDS = (
     "rgba(72,120,208,.13)",
@@ -46,10 +48,12 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
     for place, panel in enumerate(rows, 1):
         for name, curve, style in panel.curves:
             times, values = thin(curve.times, curve.values, MOST_POINTS // (2 * max(count, 1)))
+            line = style.get("line", {"width": 1.4, "color": COLOURS[colour % len(COLOURS)]})
             scatter = {
-                "mode": "lines",
-                "line": {"width": 1.4, "color": COLOURS[colour % len(COLOURS)]},
+                "mode": "lines+markers" if len(times) < _FEW_POINTS else "lines",
+                "marker": {"size": 4, "color": line["color"]},
                 **style,
+                "line": line,
             }
             figure.add_trace(
                 go.Scatter(
@@ -211,12 +215,20 @@ def process_stack(data: RunCurves) -> Any:
 
 
 def overlay(runs: Sequence[RunCurves]) -> Any:
-    """Return the tree's resident memory of several runs over the time since each began."""
+    """Return the tree's resident memory of several runs over the time since each began, with each one's peak."""
     curves: list[tuple[str, Curve, dict[str, Any]]] = []
-    for data in runs:
+    for place, data in enumerate(runs):
+        ink = COLOURS[place % len(COLOURS)]
         tree = data.sum_of("fast", "rss_bytes")
         if tree is not None:
-            curves.append((label(data.title, 40), tree, {}))
+            curves.append((label(data.title, 40), tree, {"line": {"width": 1.4, "color": ink}}))
+        for peak in data.summary.peaks:
+            if peak.name == LARGEST:
+                span = numpy().array([data.span[0], data.span[1]]) / 1e6
+                level = Curve(span, numpy().full(2, float(peak.bytes)))
+                title = f"{label(data.title, 24)}: {LARGEST}, {peak.kind}"
+                line = {"width": 1.2, "dash": "dash", "color": ink}
+                curves.append((title, level, {"mode": "lines", "line": line}))
     memory = Panel("tree, sum of RSS", "B", curves)
     used = []
     for data in runs:

@@ -127,8 +127,12 @@ class Live:
 
     def line(self) -> str:
         """Return the moment as one line of plain text."""
-        parts = [format_duration(self.duration_us), self._count()]
-        parts.append(f"resident {format_bytes(self.tree_bytes)} (highest {format_bytes(self.highest_bytes)})")
+        parts = [format_duration(self.duration_us)]
+        if self.state == "recording":
+            now = f"resident {format_bytes(self.tree_bytes)} (highest {format_bytes(self.highest_bytes)})"
+            parts += [self._count(), now]
+        else:
+            parts.append(f"highest {format_bytes(self.highest_bytes)} resident")
         parts += [f"{name} {format_bytes(used)}" for name, used, *_ in self.devices]
         if self.phase:
             parts.append(self.phase)

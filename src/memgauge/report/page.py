@@ -20,7 +20,7 @@ _STYLE = """
   :root { --ink: #e6e8eb; --paper: #16181c; --faint: #9aa2ad; --line: #31363d; --warn: #e9a24a; } }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 1240px; padding: 24px; }
-h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 32px 0 8px; }
+h1 { font-size: 22px; margin: 48px 0 4px; overflow-wrap: anywhere; } h1:first-child { margin-top: 0; } h2 { font-size: 17px; margin: 32px 0 8px; }
 p { margin: 4px 0; } .faint { color: var(--faint); } .warn { color: var(--warn); }
 table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;

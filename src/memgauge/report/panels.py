@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from memgauge.explain.bands import bands
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
+from memgauge.explain.samples import Sums
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
 from memgauge.report.style import label
 from memgauge.storage import Process, RunFile
@@ -62,15 +63,17 @@ class RunCurves:
     def sum_of(self, lane: str, metric: str) -> Curve | None:
         """Return the sum over the tree."""
         np = numpy()
+        if metric == "pss_bytes":  # it is not read at every tick, and may be refused of some processes
+            sums = Sums(self.run, metric, lane)
+            times = np.array(sums.times_us, np.float64)
+            keep = (times >= self.span[0]) & (times <= self.span[1])
+            return Curve(times[keep] / 1e6, np.array(sums.total, np.float64)[keep])
         rows = list(self.of(lane, metric).values())
         if not rows:
             return None
         table = np.vstack(rows)
         known = ~np.isnan(table)
         total = np.where(known.any(axis=0), np.nansum(table, axis=0), np.nan)
-        if metric == "pss_bytes":  # it is not read at every tick
-            keep = ~np.isnan(total)
-            return Curve(self.lanes[lane].times_us[keep] / 1e6, total[keep])
         return with_gaps(self.lanes[lane].times_us, total)
 
 
@@ -83,9 +86,7 @@ def memory_panel(data: RunCurves) -> Panel:
         curves.append(("tree, sum of RSS", tree, {}))
     pss = data.sum_of("slow", "pss_bytes")
     if pss is not None and len(pss.times):
-        curves.append(
-            ("tree, sum of PSS", pss, {"mode": "lines+markers" if len(pss.times) < 200 else "lines"})
-        )
+        curves.append(("tree, sum of PSS", pss, {"mode": "lines+markers"} if len(pss.times) < 200 else {}))
     for values in data.of("fast", "system_used_bytes").values():
         curves.append(
             ("system used", with_gaps(data.lanes["fast"].times_us, values), {"visible": "legendonly"})
@@ -98,7 +99,8 @@ def memory_panel(data: RunCurves) -> Panel:
     ]
     own = _phase_peaks(data)
     if own is not None:
-        curves.append(("exact peak of a phase's process", own, {"line": {"width": 3, "color": "#d65f5f"}}))
+        line = {"width": 3, "color": "#d65f5f"}
+        curves.append(("exact peak of a phase's process", own, {"mode": "lines", "line": line}))
     lines += [(f"predicted: {format_bytes(b)}", float(b)) for b in [predicted_bytes(data.run)] if b]
     return Panel(
         "host memory",

@@ -104,7 +104,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     rows = sorted(processes, key=lambda p: -(p.peak_bytes or 0))
     with_device = any(p.device_peak_bytes for p in rows)
     with_pss = any(p.pss_peak_bytes is not None for p in rows)
-    columns = ["pid", "peak", "kind", *(["PSS"] if with_pss else []), "CPU", "lived"]
+    columns = ["pid", "peak", "kind", *(["PSS seen"] if with_pss else []), "CPU", "lived"]
     columns += [*(["GPU"] if with_device else []), "command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:
@@ -115,7 +115,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
         cells: list[str | Text] = [
             str(p.pid),
             format_bytes(p.peak_bytes),
-            Text(p.peak_kind),
+            Text(p.peak_kind if p.peak_bytes else ""),
             *([format_bytes(p.pss_peak_bytes)] if with_pss else []),
             format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
             "to the end" if lived is None else format_duration(lived),

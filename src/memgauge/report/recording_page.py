@@ -88,12 +88,12 @@ def _tables(data: RunCurves) -> Iterator[str]:
         yield "<h2>Phases</h2>" + _phases(s)
     processes = sorted(s.processes, key=lambda p: -(p.peak_bytes or 0))[:_MOST_ROWS]
     yield "<h2>Processes</h2>" + table(
-        ("pid ", "peak ", "kind", "PSS ", "CPU ", "ended", "command"),
+        ("pid ", "peak ", "kind", "PSS seen ", "CPU ", "ended", "command"),
         [
             (
                 p.pid,
                 format_bytes(p.peak_bytes),
-                p.peak_kind,
+                p.peak_kind if p.peak_bytes else "",
                 format_bytes(p.pss_peak_bytes),
                 format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
                 p.ended or "",

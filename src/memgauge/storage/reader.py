@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -248,9 +249,12 @@ def _refuse_foreign(path: Path) -> None:
 def _cut_off(path: Path) -> list[str]:
     """Return what is missing at the end of a file; SQLite takes a page that is partly there as it is.
 
-    Source: sqlite.org/fileformat2.html, 1.3: page size at byte 16, pages at 28, valid if 24 equals 92.
+    Source: sqlite.org/fileformat2.html, 1.3: page size at byte 16, pages at 28, valid if 24 equals 92. Pages
+    that the WAL still holds are not missing: a full disk may have kept them from the file.
     """
     try:
+        if os.path.exists(f"{os.path.realpath(path)}-wal"):  # SQLite puts it beside the file, not its link
+            return []
         with path.open("rb") as file:
             head = file.read(100)
         size = path.stat().st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -89,13 +90,12 @@ class RunWriter:
         self._header: dict[str, object] = {}
         self._pending: list[tuple[str, tuple[object, ...]]] = []
         self._last = {"process": 0, "device": 0, "series": 0, "mark": 0, "chunk": 0}
-        if path.exists():
+        if os.path.exists(path):  # of a folder that may not be looked into Path.exists makes an exception
             if not replace:
                 raise UsageError(f"{path} exists already; choose another name, or add --overwrite")
             if not path.is_file() or (path.stat().st_size and not is_run_file(path)):
                 raise UsageError(f"{path} exists and is no run file, so it is not overwritten")
-            for name in (path, *companions(path)):
-                name.unlink(missing_ok=True)
+            self._remove()
         try:
             # One thread at a time uses it; the sampler's main thread all of the time.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
@@ -110,13 +110,20 @@ class RunWriter:
             self._db.execute("PRAGMA synchronous = NORMAL" if mode == "wal" else "PRAGMA synchronous = OFF")
             self._db.executescript(TABLES)
         except sqlite3.Error as error:
+            self._remove()
             raise UsageError(f"{path} cannot be written: {_why(path, error)}") from error
         self._inode = path.stat().st_ino
         self.set(schema=SCHEMA_NAME, journal=mode, **header)
         try:
             self.flush()
         except OSError as error:
+            self._remove()
             raise UsageError(f"{path} cannot be written: {error}") from error
+
+    def _remove(self) -> None:
+        for name in (self.path, *companions(self.path)):
+            with contextlib.suppress(OSError):
+                name.unlink()
 
     def set(self, **values: object) -> None:
         """Set entries of the header."""
@@ -288,9 +295,13 @@ class RunWriter:
 def _why(path: Path, error: sqlite3.Error) -> str:
     """Return a reason that helps; SQLite says no more than that it cannot open a file."""
     folder = path.parent if str(path.parent) else Path(".")
-    if not folder.is_dir():
+    try:
+        os.stat(folder)
+    except PermissionError:
+        return f"the folder {folder} may not be looked into"
+    except OSError:
         return f"the folder {folder} does not exist"
-    if path.is_dir():
+    if os.path.isdir(path):
         return "it is a folder"
     if not os.access(folder, os.W_OK):
         return f"the folder {folder} may not be written"
