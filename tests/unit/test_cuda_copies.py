@@ -172,6 +172,17 @@ def test_cudnn_attention_sums_the_querys_gradient_in_float32() -> None:
     assert sorted(backward) == [2 * 4 * 64 * 32 * 2] * 3 + [2 * 4 * 64 * 33 * 4]
 
 
+def test_a_mask_of_truths_becomes_numbers_for_cudnn_too() -> None:
+    def step() -> None:
+        q = torch.randn(2, 4, 64, 32, dtype=torch.float16, device="cuda")
+        mask = torch.ones(64, 64, dtype=torch.bool, device="cuda")
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    result = traced(step, Card(capability=(9, 0)))
+    assert requests(result, "where") == [64 * 64 * 2]
+    assert requests(result, "_scaled_dot_product_cudnn_attention")
+
+
 def test_a_residual_sum_of_gradients_is_made_in_place() -> None:
     def step() -> None:
         x = picture() * 1
