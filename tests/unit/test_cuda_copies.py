@@ -183,6 +183,20 @@ def test_a_mask_of_truths_becomes_numbers_for_cudnn_too() -> None:
     assert requests(result, "_scaled_dot_product_cudnn_attention")
 
 
+def test_ctc_keeps_a_table_of_all_steps_whatever_the_lengths_of_the_inputs() -> None:
+    steps, batch, classes = 50, 2, 8
+    scores = torch.zeros(steps, batch, classes).log_softmax(-1)
+    targets = torch.ones(batch, 5, dtype=torch.int64)
+    table = torch._ctc_loss(scores, targets, [20, 30], [4, 5])[1]  # torch's own, on the CPU
+    assert tuple(table.shape) == (batch, steps, 11)
+
+    def step() -> Any:
+        lengths = (torch.rand(batch, device="cuda") * steps).long()  # not known
+        return F.ctc_loss(scores.cuda(), targets.cuda(), lengths, torch.tensor([4, 5]))
+
+    assert table.numel() * 4 in requests(traced(step), "_ctc_loss")
+
+
 def test_a_residual_sum_of_gradients_is_made_in_place() -> None:
     def step() -> None:
         x = picture() * 1
