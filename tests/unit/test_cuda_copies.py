@@ -39,11 +39,14 @@ def test_layer_norm_copies_channels_first_and_keeps_the_input_only() -> None:
     statistics = [4 * COUNT // 8] * 2
 
     def step(x: Any) -> None:
-        F.layer_norm(x, (8,)).sum().backward()
+        F.layer_norm(x, (8,)).square().sum().backward()
 
     last = traced(lambda: step(picture().permute(0, 2, 3, 1)))
     assert requests(last, "native_layer_norm") == [BYTES, BYTES, *statistics]  # a copy, then the output
     assert requests(last, "native_layer_norm_backward") == [BYTES, BYTES]
+    turned = lambda: F.layer_norm(picture(), (16,)).transpose(1, 2).contiguous().square().sum().backward()  # noqa: E731
+    copy_and_result = requests(traced(turned), "native_layer_norm_backward")
+    assert copy_and_result == [BYTES, BYTES]  # of the gradient, which is turned back
     plain = traced(lambda: step(torch.randn(2, 16, 16, 8, device="cuda").requires_grad_()))
     assert requests(plain, "native_layer_norm") == [BYTES, *statistics]
 
