@@ -291,7 +291,7 @@ was at hand. The sets are not part of this repository.
 ```
 python -m benchmarks.accuracy run --path FOLDER --out RESULTS
 python -m benchmarks.accuracy peers --path FOLDER --out RESULTS --half report --limit 10 --seconds 150
-python -m benchmarks.accuracy sweep --path FOLDER --out RESULTS --limit 240 --seconds 120
+python -m benchmarks.accuracy sweep --path FOLDER --out RESULTS --limit 284 --seconds 120
 python -m benchmarks.accuracy report --out RESULTS --docs docs
 ```
 
@@ -320,7 +320,8 @@ _SWEEP = """
 Nothing was measured here. `python -m benchmarks.accuracy sweep` draws up to two networks of each family of timm's
 and transformers' names that is in no set above, and all of torchvision's; for each, from its name, one of five cards,
 a batch size, precision, optimizer, checkpointing, layout, `cudnn.benchmark`, training or inference. A case that a real
-run would refuse too (a batch of one under batch norm) counts as one without an estimate.
+run would refuse too (a batch of one under batch norm) counts as one without an estimate. Seconds are by the clock while
+other work kept both cores busy.
 """
 
 _TAIL = """

@@ -34,7 +34,7 @@ ABLATIONS = {
     "no workspace of convolutions": frozenset({libraries.CONVOLUTION, libraries.SEARCH}),
     "no cache releases of the search": frozenset({"cache releases", libraries.SEARCH}),
     "no scratch of attention": frozenset({libraries.ATTENTION}),
-    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.SORT}),
+    "no scratch of embedding and sorting": frozenset({libraries.EMBEDDING, libraries.INDEX, libraries.SORT}),
     "one stream for all": frozenset({"streams"}),
     "nothing beside tensors": frozenset({*libraries.MECHANISMS, "cache releases", "streams"}),
 }

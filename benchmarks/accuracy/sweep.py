@@ -37,7 +37,6 @@ OPTIMIZERS = ("sgd", "sgd,momentum=0.9", "adam", "adamw", "adamw,fused=True", "a
 BATCHES = {"timm": (8, 16, 32, 64), "torchvision": (2, 4, 8, 16), "transformers": (1, 2, 4, 8)}
 PER_FAMILY = 2  # members of one family of timm's names, and of torchvision's builders
 INFER_SHARE, CHECKPOINT_SHARE, CHANNELS_LAST_SHARE = 0.15, 0.15, 0.25
-LINES_OF_FAILURES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +244,20 @@ def section(rows: list[dict[str, Any]]) -> list[str]:
             f"| {library or 'all'} | {len(mine)} | {100 * (1 - len(good) / len(mine)):.1f} % | "
             f"{statistics.median(times):.2f} | {max(times):.1f} | {statistics.median(widths):.1f} % |"
         )
-    failed = Counter(r["error"][:140] for r in rows if "error" in r)
-    lines += ["", *(f"- {count} × `{why}`" for why, count in failed.most_common(LINES_OF_FAILURES)), ""]
-    return lines
+    failed = Counter(_reason(r["error"]) for r in rows if "error" in r)
+    return [*lines, "", *(f"- {count} × {why}" for why, count in failed.most_common()), ""]
+
+
+# Parts of messages that stand for one cause, with what the page says.
+_REASONS = {
+    "does not suit": "the batch that memgauge makes does not suit the network",
+    "cannot be made": "the default configuration makes no network",
+    "only a real run would know": "the step depends on values that have to be declared",
+    "not installed": "a package is not installed",
+    "longer than": "longer than was allowed",
+    "WorkloadError": "the network itself refuses the batch",
+}
+
+
+def _reason(error: str) -> str:
+    return next((why for part, why in _REASONS.items() if part in error), error.partition(":")[0])

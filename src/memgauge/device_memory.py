@@ -342,7 +342,8 @@ def within_card(figure: Range, capacity: int) -> Range:
 def _unmodelled(trace: Trace) -> tuple[str, ...]:
     """Name what the process may take beyond what is modelled."""
     lines = [
-        "scratch of reductions and normalisation, copies that kernels make of inputs in an unusual layout",
+        "scratch of reductions and normalisation, copies of inputs in an unusual layout by kernels other than "
+        "convolutions, products, softmax and norms",
         "pools of CUDA graphs, NCCL, libraries that ask the driver themselves",
         "pinned host memory; data loaders",
     ]

@@ -40,11 +40,14 @@ def test_layer_norm_copies_channels_first_and_keeps_the_input_only() -> None:
     statistics = [4 * COUNT // 8] * 2
 
     def step(x: Any) -> None:
-        F.layer_norm(x, (8,)).sum().backward()
+        F.layer_norm(x, (8,)).square().sum().backward()
 
     last = traced(lambda: step(picture().permute(0, 2, 3, 1)))
     assert requests(last, "native_layer_norm") == [BYTES, BYTES, *statistics]  # a copy, then the output
     assert requests(last, "native_layer_norm_backward") == [BYTES, BYTES]
+    turned = lambda: F.layer_norm(picture(), (16,)).transpose(1, 2).contiguous().square().sum().backward()  # noqa: E731
+    copy_and_result = requests(traced(turned), "native_layer_norm_backward")
+    assert copy_and_result == [BYTES, BYTES]  # of the gradient, which is turned back
     plain = traced(lambda: step(torch.randn(2, 16, 16, 8, device="cuda").requires_grad_()))
     assert requests(plain, "native_layer_norm") == [BYTES, *statistics]
 
@@ -173,6 +176,31 @@ def test_cudnn_attention_sums_the_querys_gradient_in_float32() -> None:
     result = traced(step, Card(capability=(9, 0)))
     backward = requests(result, "_scaled_dot_product_cudnn_attention_backward")
     assert sorted(backward) == [2 * 4 * 64 * 32 * 2] * 3 + [2 * 4 * 64 * 33 * 4]
+
+
+def test_a_mask_of_truths_becomes_numbers_for_cudnn_too() -> None:
+    def step() -> None:
+        q = torch.randn(2, 4, 64, 32, dtype=torch.float16, device="cuda")
+        mask = torch.ones(64, 64, dtype=torch.bool, device="cuda")
+        F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    result = traced(step, Card(capability=(9, 0)))
+    assert requests(result, "where") == [64 * 64 * 2]
+    assert requests(result, "_scaled_dot_product_cudnn_attention")
+
+
+def test_ctc_keeps_a_table_of_all_steps_whatever_the_lengths_of_the_inputs() -> None:
+    steps, batch, classes = 50, 2, 8
+    scores = torch.zeros(steps, batch, classes).log_softmax(-1)
+    targets = torch.ones(batch, 5, dtype=torch.int64)
+    table = torch._ctc_loss(scores, targets, [20, 30], [4, 5])[1]  # torch's own, on the CPU
+    assert tuple(table.shape) == (batch, steps, 11)
+
+    def step() -> Any:
+        lengths = (torch.rand(batch, device="cuda") * steps).long()  # not known
+        return F.ctc_loss(scores.cuda(), targets.cuda(), lengths, torch.tensor([4, 5]))
+
+    assert table.numel() * 4 in requests(traced(step), "_ctc_loss")
 
 
 def test_a_residual_sum_of_gradients_is_made_in_place() -> None:

@@ -70,7 +70,7 @@ def scaled_dot_product_attention(
     backend = choose(call)
     if backend == FLASH:
         return _flash(call, scale)
-    mask = _additive(attn_mask, query.dtype, placement) if backend != CUDNN else attn_mask
+    mask = _additive(attn_mask, query.dtype, placement)
     if backend == EFFICIENT:
         mask = None if mask is None else _aligned(mask, query, key)
         arguments = (query, key, value, mask, call.trains, dropout_p, is_causal)
@@ -189,7 +189,7 @@ def _flash(call: Call, scale: float | None) -> torch.Tensor:
 
 
 def _additive(mask: torch.Tensor | None, dtype: torch.dtype, placement: Placement) -> torch.Tensor | None:
-    """A boolean mask becomes one of numbers, in the query's dtype (`convert_boolean_attn_mask`)."""
+    """A boolean mask becomes one of numbers, in the query's dtype (`convert_boolean_attn_mask`, `…_cudnn`)."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     with placement.at(True):

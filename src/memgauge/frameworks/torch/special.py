@@ -107,15 +107,17 @@ def _grouped_mm(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _ctc_loss(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The table of log-alphas is as wide as the longest target (ATen/native/LossCTC.cpp)."""
-    log_probs, _, input_lengths, target_lengths = args[:4]
-    for lengths in (input_lengths, target_lengths):
-        if isinstance(lengths, torch.Tensor) and not mode.is_known(lengths):
-            raise mode.values.not_known(rule_of(func), "target_lengths")
-    longest_input = max(int(n) for n in input_lengths)
-    longest_target = max(int(n) for n in target_lengths)
-    batch = log_probs.shape[1]
-    alpha = (batch, longest_input, 2 * longest_target + 1)
+    """The table of log-alphas has all steps, and twice the longest target (ATen/native/LossCTC.cpp)."""
+    log_probs, targets, _, target_lengths = args[:4]
+    if not isinstance(target_lengths, torch.Tensor) or mode.is_known(target_lengths):
+        longest_target = max(int(n) for n in target_lengths)
+    elif targets.dim() == 2:
+        mode.values.assume("the longest target of ctc_loss is as long as the tensor of targets is wide")
+        longest_target = targets.shape[1]
+    else:
+        raise mode.values.not_known(rule_of(func), "target_lengths")
+    steps, batch = log_probs.shape[:2]
+    alpha = (batch, steps, 2 * longest_target + 1)
     return mode.make(contiguous((batch,), log_probs.dtype)), mode.make(contiguous(alpha, log_probs.dtype))
 
 
