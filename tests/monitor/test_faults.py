@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,12 @@ from memgauge.monitor import cgroup, endings
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
 from memgauge.monitor.notes import Notes
+from memgauge.monitor.processes import TICK_NS
 from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
+from memgauge.monitor.system import this_system
+from memgauge.monitor.tracked import Tracked
+from memgauge.monitor.tree import CHILDREN, Tree
 from memgauge.storage import RunFile, RunWriter
 
 IS_ROOT = os.geteuid() == 0
@@ -593,6 +597,75 @@ for mib in (30, 90):
         peaks = {p.process: p.bytes for p in run.peaks if p.metric == "rss_bytes"}
     assert len(twice) == 1
     assert peaks[twice[0][1]] - peaks[twice[0][0]] > 50 * MIB
+
+
+@contextlib.contextmanager
+def _waiting_child(code: int = 0) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Fork a child that ends when it is told to; at the latest after the block."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os._exit(code)
+
+    def end() -> None:
+        os.write(writer, b"x")
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    with open(reader, "rb"), open(writer, "wb"):
+        try:
+            yield pid, end
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_who_was_found_before_its_fork_was_told_is_told_of_once() -> None:
+    ends: list[tuple[int, int | None]] = []
+    others: list[object] = []
+
+    def ended(process: Tracked, status: int | None) -> None:
+        ends.append((process.pid, status))
+        tree.drop(process)
+
+    tree = Tree(this_system(), None, set())
+    with contextlib.closing(tree):
+        if tree.listen():
+            pytest.skip("the kernel tells of forks to root only")
+        with _waiting_child(7) as (pid, end):
+            assert tree.add(pid, CHILDREN) is not None
+            end()
+            while not ends and not others and not tree.unseen:  # the parent hears of it before the events do
+                tree.hear(others.append, ended, lambda *late: None, lambda *unread: others.append(unread))
+    assert ends == [(pid, 7 << 8)]
+    assert not others and not tree.unseen
+
+
+def test_the_end_of_a_former_process_of_its_number_is_not_its_own() -> None:
+    if why_ends_are_not_told():
+        pytest.skip(why_ends_are_not_told())
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    tree = Tree(this_system(), None, set())
+    with contextlib.closing(tree):
+        tree.listen()
+        with _waiting_child() as (former, end):
+            end()
+        tree.hear_ends()
+        told_ns = time.monotonic_ns()
+        while time.monotonic_ns() < told_ns + 2 * TICK_NS:  # births are known by the tick
+            pass
+        for _ in range(200):
+            last.write_text(str(former - 1))
+            with _waiting_child() as (pid, end):
+                if pid != former:
+                    continue
+                process = tree.add(pid, CHILDREN)
+                assert process is not None and process.at_exit is None
+                end()
+                tree.hear_ends()
+                assert process.at_exit is not None
+                return
+    pytest.skip("other processes were faster, 200 times")
 
 
 def _alive_with_samples(run: RunFile) -> int:
