@@ -26,6 +26,7 @@ from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.processes import TICK_NS
+from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
 from memgauge.monitor.system import this_system
@@ -134,6 +135,21 @@ sys.exit(40 + len(got))
     os.close(terminal)
     with RunFile(path) as run:
         assert summarise(run).exit_code == 41
+
+
+@pytest.mark.parametrize(
+    ("imported", "module"), [("typer", "memgauge"), ("sqlite3", "memgauge.monitor.sampler")]
+)
+def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
+    tmp_path: Path, imported: str, module: str
+) -> None:
+    (tmp_path / f"{imported}.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    paths = os.pathsep.join([str(tmp_path), str(Path(memgauge_file).parents[1])])
+    command = [sys.executable, "-P", "-m", module, "--help"]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
 
 
 def test_a_closed_terminal_ends_the_job_and_the_file_says_so(tmp_path: Path) -> None:
@@ -493,6 +509,29 @@ say(str(os.getpid())); wait()
         shutil.rmtree(folder)
     assert "may not be read by this user" in found[0].text
     assert "as root" in found[0].remedy
+
+
+def test_a_process_that_is_ending_is_not_taken_for_one_that_may_not_be_read(tmp_path: Path) -> None:
+    if not IS_ROOT:
+        pytest.skip("needs root to become somebody else")
+    path = tmp_path / "a.mg"
+    writer, tree = RunWriter(path, {}), Tree(this_system(), None, set())
+    readings = ProcessReadings(writer, tree, Notes(writer, Clock()))
+    with _waiting_child() as (ending, end), _waiting_child() as (alive, _):
+        for pid in (ending, alive):
+            process = tree.add(pid, CHILDREN)
+            assert process is not None
+            readings.begin(process)
+        end()
+        os.seteuid(65534)
+        try:
+            readings.read_slow(0)
+        finally:
+            os.seteuid(0)
+    writer.close()
+    with RunFile(path) as run:
+        told = [n.text for n in run.notes]
+    assert told and all(f"as of {alive} " in text for text in told)
 
 
 def test_running_out_of_memory_is_recognised(tmp_path: Path) -> None:

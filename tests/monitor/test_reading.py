@@ -197,6 +197,18 @@ def test_an_estimate_is_kept_beside_and_set_against_the_recording(tmp_path: Path
     assert "Prediction" in (tmp_path / "a.html").read_text()
 
 
+def test_an_estimate_within_a_run_file_or_a_pipe_is_not_taken_for_a_json_file(tmp_path: Path) -> None:
+    predicted, path = tmp_path / "predicted.json", tmp_path / "a.mg"
+    subprocess.run(memgauge("estimate", "zoo:mlp", "--out", str(predicted)), check=True, capture_output=True)
+    record = [*memgauge("monitor", "-q", "--overwrite", "-o", str(path)), "--estimate"]
+    subprocess.run([*record, str(predicted), "--", "true"], check=True)
+    for name in (str(path), "/dev/stdin"):
+        command = [*record, name, "--", "true"]
+        done = subprocess.run(command, input=predicted.read_bytes(), capture_output=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.decode().startswith(f"memgauge: {name} is no JSON file; one is made by")
+
+
 def test_a_gap_is_drawn_as_a_gap(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     from memgauge.report.curves import read_lane, with_gaps
