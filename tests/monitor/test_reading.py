@@ -122,6 +122,20 @@ def test_a_page_loads_nothing_and_shows_what_show_says(recording: Path, tmp_path
     assert page.stat().st_size < 8_000_000
 
 
+def test_the_picture_by_process_says_that_shared_pages_are_in_each(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    path, page = tmp_path / "a.mg", tmp_path / "a.html"
+    job = Job("if os.fork() == 0:\n  say(); wait(); os._exit(0)\nos.wait()", path, "-i", "10ms")
+    job.heard()
+    until(path, lambda run: len({s.process for s in run.series if s.metric == "rss_bytes"}) > 1, job.process)
+    job.go()
+    job.end()
+    assert main(["report", str(path), "-o", str(page)]) == 0
+    _, found, rest = page.read_text().partition("<h2>By process</h2>")
+    assert found
+    assert "shared pages are counted in each process" in rest[:200]
+
+
 @given(st.lists(st.one_of(st.integers(0, 10**6), st.none()), min_size=1, max_size=400), st.integers(1, 30))
 def test_thinning_keeps_every_buckets_lowest_and_highest(points: list[int | None], buckets: int) -> None:
     np = pytest.importorskip("numpy")
