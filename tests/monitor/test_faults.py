@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,13 @@ from memgauge.monitor import cgroup, endings
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
 from memgauge.monitor.notes import Notes
+from memgauge.monitor.processes import TICK_NS
+from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
+from memgauge.monitor.system import this_system
+from memgauge.monitor.tracked import Tracked
+from memgauge.monitor.tree import CHILDREN, Tree
 from memgauge.storage import RunFile, RunWriter
 
 IS_ROOT = os.geteuid() == 0
@@ -130,6 +135,21 @@ sys.exit(40 + len(got))
     os.close(terminal)
     with RunFile(path) as run:
         assert summarise(run).exit_code == 41
+
+
+@pytest.mark.parametrize(
+    ("imported", "module"), [("typer", "memgauge"), ("sqlite3", "memgauge.monitor.sampler")]
+)
+def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
+    tmp_path: Path, imported: str, module: str
+) -> None:
+    (tmp_path / f"{imported}.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    paths = os.pathsep.join([str(tmp_path), str(Path(memgauge_file).parents[1])])
+    command = [sys.executable, "-P", "-m", module, "--help"]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
 
 
 def test_a_closed_terminal_ends_the_job_and_the_file_says_so(tmp_path: Path) -> None:
@@ -491,6 +511,29 @@ say(str(os.getpid())); wait()
     assert "as root" in found[0].remedy
 
 
+def test_a_process_that_is_ending_is_not_taken_for_one_that_may_not_be_read(tmp_path: Path) -> None:
+    if not IS_ROOT:
+        pytest.skip("needs root to become somebody else")
+    path = tmp_path / "a.mg"
+    writer, tree = RunWriter(path, {}), Tree(this_system(), None, set())
+    readings = ProcessReadings(writer, tree, Notes(writer, Clock()))
+    with _waiting_child() as (ending, end), _waiting_child() as (alive, _):
+        for pid in (ending, alive):
+            process = tree.add(pid, CHILDREN)
+            assert process is not None
+            readings.begin(process)
+        end()
+        os.seteuid(65534)
+        try:
+            readings.read_slow(0)
+        finally:
+            os.seteuid(0)
+    writer.close()
+    with RunFile(path) as run:
+        told = [n.text for n in run.notes]
+    assert told and all(f"as of {alive} " in text for text in told)
+
+
 def test_running_out_of_memory_is_recognised(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/memory") / f"memgauge-test-{os.getpid()}"
     try:
@@ -593,6 +636,75 @@ for mib in (30, 90):
         peaks = {p.process: p.bytes for p in run.peaks if p.metric == "rss_bytes"}
     assert len(twice) == 1
     assert peaks[twice[0][1]] - peaks[twice[0][0]] > 50 * MIB
+
+
+@contextlib.contextmanager
+def _waiting_child(code: int = 0) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Fork a child that ends when it is told to; at the latest after the block."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os._exit(code)
+
+    def end() -> None:
+        os.write(writer, b"x")
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    with open(reader, "rb"), open(writer, "wb"):
+        try:
+            yield pid, end
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_who_was_found_before_its_fork_was_told_is_told_of_once() -> None:
+    ends: list[tuple[int, int | None]] = []
+    others: list[object] = []
+
+    def ended(process: Tracked, status: int | None) -> None:
+        ends.append((process.pid, status))
+        tree.drop(process)
+
+    tree = Tree(this_system(), None, set())
+    with contextlib.closing(tree):
+        if tree.listen():
+            pytest.skip("the kernel tells of forks to root only")
+        with _waiting_child(7) as (pid, end):
+            assert tree.add(pid, CHILDREN) is not None
+            end()
+            while not ends and not others and not tree.unseen:  # the parent hears of it before the events do
+                tree.hear(others.append, ended, lambda *late: None, lambda *unread: others.append(unread))
+    assert ends == [(pid, 7 << 8)]
+    assert not others and not tree.unseen
+
+
+def test_the_end_of_a_former_process_of_its_number_is_not_its_own() -> None:
+    if why_ends_are_not_told():
+        pytest.skip(why_ends_are_not_told())
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    tree = Tree(this_system(), None, set())
+    with contextlib.closing(tree):
+        tree.listen()
+        with _waiting_child() as (former, end):
+            end()
+        tree.hear_ends()
+        told_ns = time.monotonic_ns()
+        while time.monotonic_ns() < told_ns + 2 * TICK_NS:  # births are known by the tick
+            pass
+        for _ in range(200):
+            last.write_text(str(former - 1))
+            with _waiting_child() as (pid, end):
+                if pid != former:
+                    continue
+                process = tree.add(pid, CHILDREN)
+                assert process is not None and process.at_exit is None
+                end()
+                tree.hear_ends()
+                assert process.at_exit is not None
+                return
+    pytest.skip("other processes were faster, 200 times")
 
 
 def _alive_with_samples(run: RunFile) -> int:

@@ -122,6 +122,20 @@ def test_a_page_loads_nothing_and_shows_what_show_says(recording: Path, tmp_path
     assert page.stat().st_size < 8_000_000
 
 
+def test_the_picture_by_process_says_that_shared_pages_are_in_each(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    path, page = tmp_path / "a.mg", tmp_path / "a.html"
+    job = Job("if os.fork() == 0:\n  say(); wait(); os._exit(0)\nos.wait()", path, "-i", "10ms")
+    job.heard()
+    until(path, lambda run: len({s.process for s in run.series if s.metric == "rss_bytes"}) > 1, job.process)
+    job.go()
+    job.end()
+    assert main(["report", str(path), "-o", str(page)]) == 0
+    _, found, rest = page.read_text().partition("<h2>By process</h2>")
+    assert found
+    assert "shared pages are counted in each process" in rest[:200]
+
+
 @given(st.lists(st.one_of(st.integers(0, 10**6), st.none()), min_size=1, max_size=400), st.integers(1, 30))
 def test_thinning_keeps_every_buckets_lowest_and_highest(points: list[int | None], buckets: int) -> None:
     np = pytest.importorskip("numpy")
@@ -195,6 +209,18 @@ def test_an_estimate_is_kept_beside_and_set_against_the_recording(tmp_path: Path
     assert Job("pass", path, "--estimate", str(kept), "-q").end()[0] == 0
     assert main(["report", str(path), "-o", str(tmp_path / "a.html")]) == 0
     assert "Prediction" in (tmp_path / "a.html").read_text()
+
+
+def test_an_estimate_within_a_run_file_or_a_pipe_is_not_taken_for_a_json_file(tmp_path: Path) -> None:
+    predicted, path = tmp_path / "predicted.json", tmp_path / "a.mg"
+    subprocess.run(memgauge("estimate", "zoo:mlp", "--out", str(predicted)), check=True, capture_output=True)
+    record = [*memgauge("monitor", "-q", "--overwrite", "-o", str(path)), "--estimate"]
+    subprocess.run([*record, str(predicted), "--", "true"], check=True)
+    for name in (str(path), "/dev/stdin"):
+        command = [*record, name, "--", "true"]
+        done = subprocess.run(command, input=predicted.read_bytes(), capture_output=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.decode().startswith(f"memgauge: {name} is no JSON file; one is made by")
 
 
 def test_a_gap_is_drawn_as_a_gap(tmp_path: Path) -> None:

@@ -89,6 +89,18 @@ say(); wait()
     assert 512 * MIB <= process.peak_bytes <= 512 * MIB + 30 * MIB
 
 
+def test_what_the_command_held_as_another_program_is_its_own_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = "x = bytearray(256 << 20)\nos.execvp('sleep', ['sleep', '0'])\n"
+    assert Job(code, path, "-q", "-i", "5s").end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    (process,) = said.processes
+    (largest,) = (p for p in said.peaks if p.name.startswith("largest process"))
+    assert process.peak_bytes == largest.bytes
+    assert process.peak_bytes is not None and process.peak_bytes > 256 * MIB
+
+
 def test_shared_pages_are_counted_once_in_pss_and_each_time_in_rss(tmp_path: Path) -> None:
     code = """
 import mmap

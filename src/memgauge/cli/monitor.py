@@ -102,8 +102,13 @@ def command(
     }
     if estimate is not None:
         from memgauge.report.json import read_account
+        from memgauge.storage import is_run_file
 
         read_account(estimate)  # what cannot be read is refused before anything starts
+        if is_run_file(estimate) or not estimate.is_file():  # the sampler reads it once more
+            raise UsageError(
+                f"{estimate} is no JSON file; one is made by: memgauge estimate TARGET --out FILE"
+            )
         config["estimate_file"] = str(estimate.resolve())
     if live:
         config["live"] = sys.stderr.isatty()

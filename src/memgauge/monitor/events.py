@@ -37,9 +37,9 @@ class Events:
             self.socket.close()
             raise
 
-    def read(self) -> tuple[list[tuple[int, int, int]], bool]:
-        """Return (what, pid, parent or exit status) of what is waiting, and whether nothing was lost."""
-        found: list[tuple[int, int, int]] = []
+    def read(self) -> tuple[list[tuple[int, int, int, int]], bool]:
+        """Return (what, pid, parent or exit status, monotonic ns) of what waits, and whether nothing was lost."""
+        found: list[tuple[int, int, int, int]] = []
         complete = True
         while len(found) < 20_000:
             try:
@@ -53,11 +53,11 @@ class Events:
                 continue
             if len(data) < _HEADERS + _EVENT.size:
                 continue
-            what, _, _, a, b, c, d = _EVENT.unpack_from(data, _HEADERS)
+            what, _, at_ns, a, b, c, d = _EVENT.unpack_from(data, _HEADERS)
             if what == FORK and c == d:  # child pid == child tgid: a process, not a thread
-                found.append((FORK, d, b))
+                found.append((FORK, d, b, at_ns))
             elif (what == EXEC and a == b) or (what == EXIT and a == b):
-                found.append((what, b, c))
+                found.append((what, b, c, at_ns))
         return found, complete
 
     def close(self) -> None:

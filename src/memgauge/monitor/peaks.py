@@ -141,6 +141,8 @@ class Peaks:
             highest, kind, reason = self._of_root(highest, kind, reason)
             if highest != sampled:
                 instrument = "wait4, ru_maxrss"
+        elif process is self.root and self.largest_bytes > highest + _BATCH_BYTES and self._told_of_root():
+            highest, instrument = self.largest_bytes, "wait4, ru_maxrss"  # of a program that it was before
         if highest:
             self._writer.set_peak(
                 PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
@@ -173,11 +175,18 @@ class Peaks:
                     reason or "the command was gone before its last peak could be read",
                 )
             return largest, "upper bound", BELOW_LAUNCHER
-        others = any(p is not self.root for p in self._tree.live.values())
-        alone = not others and self._tree.joined <= 1 and self._tree.unseen == 0
-        if largest <= highest or alone:
+        if largest <= highest or self._is_alone():
             return max(largest, highest), "exact", ""
         return highest, "lower bound", reason
+
+    def _told_of_root(self) -> bool:
+        """Return whether what wait4 told is the command's own, and not its launcher's."""
+        return self.job is not None and self.largest_bytes > self.job.launcher_bytes and self._is_alone()
+
+    def _is_alone(self) -> bool:
+        """Return whether nobody but the command was there: what wait4 told is its own then."""
+        others = any(p is not self.root for p in self._tree.live.values())
+        return not others and self._tree.joined <= 1 and self._tree.unseen == 0
 
     def keep_largest(self, process: int | None = None) -> None:
         """Keep the largest process: as wait4 told of the command and its children, or as they were read.

@@ -174,13 +174,21 @@ class ProcessReadings:
 
     def _cannot(self, process: Tracked, what: str, title: str) -> None:
         process.unread.add(what)
-        if what not in self._refused:
+        if what not in self._refused and not _is_ending(process):
             self._refused.add(what)
             self._notes.say(
                 "permission",
                 f"{title} of some processes may not be read by this user, as of {process.pid} ({process.name})",
                 "run memgauge as the user of the job, or as root",
             )
+
+
+def _is_ending(process: Tracked) -> bool:
+    """Return whether it has let go of its memory: its files in /proc are root's from then on (proc(5))."""
+    try:
+        return process.read_resident() == 0
+    except OSError:
+        return True
 
 
 class MachineReadings:

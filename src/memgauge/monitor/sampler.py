@@ -9,6 +9,11 @@ the file, at least once a second. It uses one thread and, on Linux, the standard
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an import would answer Ctrl-C by a traceback
+
 import contextlib
 import gc
 import json

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable
 
 from memgauge.monitor.events import EXEC, EXIT, FORK, Events
@@ -34,6 +35,9 @@ EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN, ENDED = (
 )
 _THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often,
 _TABLE_EVERY_US = 100_000  # and the table is looked through, where nothing else leads to children
+_REUSED_AFTER_NS = (
+    30_000_000  # a fork is told of sooner after the birth; no number is given out again so soon
+)
 _KEPT_ENDS = (
     4096  # ends that were told of strangers, or before it was known whose child it is; pids come back later
 )
@@ -56,7 +60,7 @@ class Tree:
         self.refused: str = ""  # why a process of the tree could not be opened, the last time
         self.events: Events | None = None
         self._exits: Exits | None = None
-        self._ends: dict[int, Exit] = {}
+        self._ends: dict[int, tuple[int, Exit]] = {}  # pid -> when it was told, and the end
         self.excluded = excluded
         self.joins: Callable[[Tracked], None] = _unheeded  # is called with each process, after it was opened
         self._system = system
@@ -95,7 +99,9 @@ class Tree:
             return None
         process.found = how
         process.command = self._system.command(pid)
-        process.at_exit = self._ends.pop(pid, None)
+        told_ns, end = self._ends.pop(pid, (0, None))
+        if told_ns >= process.born_ns:  # else it was the end of another one of this number
+            process.at_exit = end
         self.live[pid] = process
         self.joined += 1
         self.joins(process)
@@ -206,12 +212,13 @@ class Tree:
         self.hear_ends()
         concerned = not complete
         own = None if self._own is None else self._own.pid
-        for what, pid, other in events:
+        for what, pid, other, time_ns in events:
             concerned |= pid in self.live or other in self.live or pid in self._ghosts or other == own
             if what == FORK:  # of a child `pid` by `other`
                 is_ours = other in self.live or other in self._ghosts or other == own
-                if pid in self.live and self.live[pid].is_over():
-                    ended(self.live[pid], None)
+                former = self.live.get(pid)
+                if former is not None and former.born_ns < time_ns - _REUSED_AFTER_NS and former.is_over():
+                    ended(former, None)
                 if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
                     self._ghosts[pid] = other
             elif what == EXEC and pid in self.live:
@@ -220,7 +227,7 @@ class Tree:
                 if pid in self.live:
                     ended(self.live[pid], other)
                 elif (parent := self._ghosts.pop(pid, None)) is not None:
-                    end = self._ends.pop(pid, None)
+                    _, end = self._ends.pop(pid, (0, None))
                     if end is None:
                         self.unseen += 1
                     else:
@@ -239,13 +246,14 @@ class Tree:
         """Take in what the kernel told of ends, so that each process has what it held at most."""
         if self._exits is None:
             return
+        now_ns = time.monotonic_ns()
         for end in self._exits.read():
             process = self.live.get(end.pid)
             if process is not None and process.at_exit is None:
                 process.at_exit = end
             else:
                 self._ends.pop(end.pid, None)
-                self._ends[end.pid] = end
+                self._ends[end.pid] = now_ns, end
         while len(self._ends) > _KEPT_ENDS:
             del self._ends[next(iter(self._ends))]
 

@@ -43,7 +43,8 @@ def _sections(drawn: list[RunCurves]) -> Iterator[str]:
         stack = process_stack(data)
         if stack is not None:
             number += 1
-            yield "<h2>By process</h2>" + figure(stack, number)
+            note = "resident memory; shared pages are counted in each process that has them"
+            yield f'<h2>By process</h2><p class="faint">{note}</p>' + figure(stack, number)
         yield from _tables(data)
 
 

@@ -107,6 +107,8 @@ class Note(NamedTuple):
 def is_run_file(path: Path) -> bool:
     """Return whether a file is a run file of any version, judged by its first bytes."""
     try:
+        if not path.is_file():
+            return False  # a pipe's first bytes belong to who reads it all
         with path.open("rb") as file:
             head = file.read(100)
     except (OSError, ValueError):
