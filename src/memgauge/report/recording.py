@@ -104,7 +104,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     rows = sorted(processes, key=lambda p: -(p.peak_bytes or 0))
     with_device = any(p.device_peak_bytes for p in rows)
     with_pss = any(p.pss_peak_bytes is not None for p in rows)
-    columns = ["pid", "peak", "kind", *(["PSS seen"] if with_pss else []), "CPU", "lived"]
+    columns = ["pid", "peak", "kind", *(["PSS seen"] if with_pss else []), "CPU seen", "lived"]
     columns += [*(["GPU"] if with_device else []), "command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:

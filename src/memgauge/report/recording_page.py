@@ -89,7 +89,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
         yield "<h2>Phases</h2>" + _phases(s)
     processes = sorted(s.processes, key=lambda p: -(p.peak_bytes or 0))[:_MOST_ROWS]
     yield "<h2>Processes</h2>" + table(
-        ("pid ", "peak ", "kind", "PSS seen ", "CPU ", "ended", "command"),
+        ("pid ", "peak ", "kind", "PSS seen ", "CPU seen ", "ended", "command"),
         [
             (
                 p.pid,
