@@ -296,7 +296,7 @@ python -m benchmarks.accuracy report --out RESULTS --docs docs
 ```
 
 (for the MLPs `--limit 30`, for xMem's runs `--limit 9 --seconds 100`) writes this page and the picture; cases run in the order of a hash of their keys, so that a part is a sample.
-Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock), torch 2.13.0+cpu, timm 1.0.31, transformers 5.23.0, 2026-11-21.
+Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock, at loads of 3 to 6), torch 2.13.0+cpu, timm 1.0.31, transformers 5.23.0, 2026-11-21.
 
 Each set is divided by family of architectures (the letters that a model's name begins with; for xMem the model,
 for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Relatives under other
