@@ -80,6 +80,7 @@ def calibrated(found: Readings) -> Calibration:
     source = f"memgauge calibrate, {time.strftime('%Y-%m-%d')}, torch {found.torch}, "
     source += f"{'ROCm' if found.architecture else 'CUDA'} {found.cuda}"
     source += f", driver {found.driver}" if found.driver else ""
+    known = nearest(found)
     device = Device(
         name="cuda",
         title=found.title,
@@ -93,8 +94,8 @@ def calibrated(found: Readings) -> Calibration:
         usable=Figure(bytes=found.total_bytes, grade="measured", source=source),
         context=Figure(bytes=ladder.last, grade="measured", source=source),
         cublas_workspace=Figure(bytes=found.cublas_workspace, grade="measured", source=source),
+        rates=None if known is None else known.rates,
     )
-    known = nearest(found)
     return Calibration(
         readings=found,
         device=device,

@@ -166,6 +166,13 @@ def _explain(facts: DeviceFacts) -> None:
     for fact in facts.facts:
         table.add_row(fact.what, format_range(fact.bytes), fact.grade)
     sources = [f"{fact.what}: {fact.source or 'no source is given'}" for fact in facts.facts]
+    if device.rates is not None:
+        by_type = (("half types", "half"), ("TF32", "tf32"), ("float32", "float32"))
+        said = [f"{what} {getattr(device.rates, name):g}" for what, name in by_type]
+        sources.append(
+            f"rates, by which copies for tensor cores are weighed: {', '.join(said)} TFLOPS, "
+            f"{device.rates.memory:g} TB/s ({device.rates.source})"
+        )
     scratch = [f"{name}: {why}" for name, why in facts.mechanisms.items()]
     parts += [Text(), table, *section("From", *bullets(sources))]
     show(Group(*parts, *section("Taken by libraries while they work", *bullets(scratch))))

@@ -51,6 +51,16 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(step for step in known if step is not None)
 
 
+class PublishedRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a card computes, in TFLOPS (dense), and moves, in TB/s, at most; as its vendor says."""
+
+    tf32: float = 0  # tensor cores, by type, with float32 sums; 0: it has none for it
+    half: float = 0
+    float32: float  # the ordinary units
+    memory: float
+    source: str
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One device of the catalogue. `capacity_bytes` is None where the machine has to be asked."""
 
@@ -66,6 +76,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     usable: Figure | None = None  # what the driver reports as the card's total
     context: Figure | None = None  # outside torch's allocator; from a device file
     cublas_workspace: Figure | None = None  # each; from a device file
+    rates: PublishedRates | None = None
 
     @property
     def is_nvidia(self) -> bool:
@@ -112,6 +123,14 @@ def find(name: str) -> Device:
             "and a file such as card.toml can describe another (docs/devices.md)"
         )
     return found
+
+
+@cache
+def rates_of_architecture(capability: tuple[int, int]) -> PublishedRates | None:
+    """Return the rates of the catalogue's first card of the newest architecture up to this one; None before 7.0."""
+    known = [d for d in catalogue().values() if d.rates is not None and d.compute_capability is not None]
+    upto = [d for d in known if d.compute_capability <= capability]  # type: ignore[operator]
+    return max(upto, key=lambda d: d.compute_capability or (0, 0)).rates if upto else None
 
 
 def calibration_file() -> Path:
@@ -189,6 +208,12 @@ def _check(device: Device, path: Path) -> None:
             raise UsageError(
                 f"{where}{name}.bytes = {figure.bytes}: with a capacity of {capacity} it lies between {least} and {most}"
             )
+    if device.rates is not None:
+        for name in ("tf32", "half", "float32", "memory"):
+            rate = getattr(device.rates, name)
+            if not (0 < rate <= 100_000 or (rate == 0 and name in ("tf32", "half"))):
+                unit = "TB/s" if name == "memory" else "TFLOPS"
+                raise UsageError(f"{where}rates.{name} = {rate:g}: it is above 0 and at most 100,000 {unit}")
     for name in ("multiprocessors", "threads_per_multiprocessor"):
         count = getattr(device, name)
         if count is not None and not 1 <= count <= 4096:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memgauge.devices import libraries
+from memgauge.devices import libraries, rates_of_architecture
 from memgauge.devices.libraries import Convolution, Rates
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
@@ -147,7 +147,8 @@ class Libraries:
         if not self.card.is_nvidia:
             return libraries.NO_FASTER
         allows = dtype is torch.float32 and _convolves_in_tf32()
-        return libraries.rates(self.card.capability, is_half=dtype in _HALF, allows_tf32=allows)
+        published = self.card.rates or rates_of_architecture(self.card.capability)
+        return libraries.rates(published, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
