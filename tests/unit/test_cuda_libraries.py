@@ -158,6 +158,16 @@ def test_copies_for_tensor_cores_are_weighed_against_the_ordinary_units(
     assert libraries.pays(one, 4 * copied) is pays
 
 
+def test_in_channels_last_nothing_is_copied_but_partial_sums_are_kept() -> None:
+    last = dataclasses.replace(call(64, 128, 32, 56, 3), channels_last=True)
+    expected = {
+        direction: libraries.convolution_bytes(dataclasses.replace(last, direction=direction), 108).expected
+        for direction in ("forward", "data", "filter")
+    }
+    # 108 multiprocessors share the five tiles of the filter's gradient.
+    assert expected == {"forward": 0, "data": 0, "filter": 21 * 64 * 128 * 9 * 4}
+
+
 def test_winograd_needs_neighbouring_points() -> None:
     plain = dataclasses.replace(call(32, 32, 32, 56, 3), direction="data")
     dilated = dataclasses.replace(plain, dilated=True)
@@ -407,7 +417,8 @@ def test_a_convolution_of_channels_last_gives_channels_last(made_by: str) -> Non
 
     trace = run(Model, 4, 16, 8, 8)
     assert set(strides) == {(32 * 64, 1, 32 * 8, 32)}
-    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing has to be copied by cuDNN
+    partial_sums = 54 * 16 * 32 * 9 * 4  # 108 multiprocessors share two tiles of the first filter's gradient
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1, partial_sums}  # cuDNN copies nothing
     # torch brings the other side of the first layer into the layout.
     copied = {"weight": 16 * 4 * 64 * 4, "input": 16 * 32 * 9 * 4}[made_by]
     first = [e for e in trace.events if e.operator == "aten.convolution" and e.requested_bytes == copied]

@@ -152,7 +152,8 @@ def _explain(facts: DeviceFacts) -> None:
             f"{device.multiprocessors} multiprocessors of {device.threads_per_multiprocessor} threads"
         )
     if device.kind == "cuda":
-        said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
+        beside = f"CUDA {facts.cuda}, kernels loaded {facts.loads_modules}" if device.is_nvidia else "ROCm"
+        said.append(f"torch {facts.torch}, {beside}")
     parts: list[RenderableType] = [head]
     if said:
         parts.append(Text("; ".join(said), style="dim"))

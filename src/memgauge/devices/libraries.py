@@ -181,6 +181,7 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         forward                                copies of the data and of the filter; none by groups
         gradient of the data                   copies of both gradients and of the filter
         gradient of the filter                 the same, and the partial sums of `split_bytes`
+        tensors in channels last               no copies, the partial sums
 
     Which plan is chosen is not published: nothing at all is the lower limit. The upper one are
     copies of everything in every direction, or Winograd's transform where it applies.
@@ -189,20 +190,21 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         call: The convolution.
         multiprocessors: Of the card.
     """
-    copies = (call.data + call.weight + call.result) * call.itemsize
-    if call.channels_last or not call.rates.tensor:
-        return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
+    high = max(call.weight * call.itemsize, winograd_bytes(call))
+    if not call.rates.tensor:
+        return Range(low=0, expected=0, high=high)
+    copies = 0 if call.channels_last else (call.data + call.weight + call.result) * call.itemsize
     expected = 0
     is_product = max(call.kernel) == 1 and not call.strided
     if not is_product:
         copied = copies
-        if call.direction == "forward":
+        if call.direction == "forward" and not call.channels_last:
             copied = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
         if pays(call, copied):
             expected = copied
             if call.direction == "filter" and call.groups == 1:
                 expected += split_bytes(call, multiprocessors)
-    return Range(low=0, expected=expected, high=max(expected, copies, winograd_bytes(call)))
+    return Range(low=0, expected=expected, high=max(expected, copies, high))
 
 
 def pays(call: Convolution, copied: int) -> bool:
