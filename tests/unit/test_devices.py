@@ -73,6 +73,7 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD + "colour = 'red'", "colour"),
         (CARD + "rates = { half = 70, float32 = 0, memory = 1, source = 'x' }", "rates.float32 = 0"),
         (CARD + "rates = { half = 70, float32 = 35, memory = nan, source = 'x' }", "rates.memory = nan"),
+        (CARD + "rates = { half = 70, float32 = 35, memory = 936, source = 'x' }", "99 TB/s"),
         (CARD + "rates = { half = 70, memory = 1, source = 'x' }", "float32"),
         (CARD.replace("40", "-40"), "multiprocessors = -40"),
         (CARD + "architecture = 'gfx90a'", "'gfx90a' is AMD's"),

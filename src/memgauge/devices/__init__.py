@@ -24,6 +24,12 @@ GRADES = ("measured", "others", "vendor", "guessed")
 # may be off: those of the catalogue have 0.963 to 1.000, and 0.918 to 0.925 where ECC takes a sixteenth.
 USABLE_SHARE, USABLE_SPREAD = 0.975, 0.025
 _AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
+_RATES = (
+    ("tf32", 0, 99_999, "TFLOPS"),
+    ("half", 0, 99_999, "TFLOPS"),
+    ("float32", 0.1, 99_999, "TFLOPS"),
+    ("memory", 0.01, 99, "TB/s"),
+)
 _SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
 
 
@@ -209,11 +215,12 @@ def _check(device: Device, path: Path) -> None:
                 f"{where}{name}.bytes = {figure.bytes}: with a capacity of {capacity} it lies between {least} and {most}"
             )
     if device.rates is not None:
-        for name in ("tf32", "half", "float32", "memory"):
+        for name, lowest, highest, unit in _RATES:
             rate = getattr(device.rates, name)
-            if not (0 < rate <= 100_000 or (rate == 0 and name in ("tf32", "half"))):
-                unit = "TB/s" if name == "memory" else "TFLOPS"
-                raise UsageError(f"{where}rates.{name} = {rate:g}: it is above 0 and at most 100,000 {unit}")
+            if not lowest <= rate <= highest:
+                raise UsageError(
+                    f"{where}rates.{name} = {rate:g}: it lies between {lowest:g} and {highest:g} {unit}"
+                )
     for name in ("multiprocessors", "threads_per_multiprocessor"):
         count = getattr(device, name)
         if count is not None and not 1 <= count <= 4096:
