@@ -364,6 +364,28 @@ def test_every_form_of_a_product_asks_for_the_workspace(product: Any) -> None:
     assert [size for _, size in of(trace, libraries.CUBLAS)] == [8_519_680]
 
 
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x)), "cuFFT"),
+        (torch.linalg.svdvals, "cuSOLVER"),
+        (torch.linalg.inv, "cuSOLVER"),
+        (torch.relu, ""),
+    ],
+)
+def test_libraries_whose_workspaces_are_not_followed_are_named(function: Any, named: str) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(self.inner(x))
+
+    said = [line for line in run(Model, 2, 8, 8).unmodelled if line.startswith("workspaces of")]
+    assert len(said) == bool(named) and named in "".join(said)
+
+
 def test_short_rows_are_sorted_in_place() -> None:
     def scratch(*shape: int, **dim: int) -> list[int]:
         workload = Workload(

@@ -37,6 +37,21 @@ _HALF = (torch.float16, torch.bfloat16)
 TRANSFORM_NOTE = (
     "cudnn.benchmark may try a plan by Fourier transforms: up to {} for a moment of the first step (seldom)"
 )
+# What takes a workspace through torch's allocator by a library's own rule (cuda/SpectralOps.cpp `_exec_fft`,
+# cuda/linalg/BatchLinearAlgebraLib.cpp).
+_NOT_FOLLOWED = {
+    "workspaces of Fourier transforms (cuFFT)": (aten._fft_r2c, aten._fft_c2c, aten._fft_c2r),
+    "workspaces of matrix decompositions (cuSOLVER, MAGMA)": (
+        aten._linalg_svd, aten._linalg_eigh, aten._linalg_eigvals, aten.linalg_eig, aten.linalg_qr, aten.linalg_lstsq,
+        aten.linalg_cholesky_ex, aten.linalg_lu_factor_ex, aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det,
+    ),
+}  # fmt: skip
+_NOTES: dict[Any, str] = {
+    getattr(operator, overload): note
+    for note, operators in _NOT_FOLLOWED.items()
+    for operator in operators
+    for overload in operator.overloads()
+}
 
 
 class Libraries:
@@ -78,6 +93,8 @@ class Libraries:
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+        elif func in _NOTES:
+            self._mode.unmodelled.setdefault(_NOTES[func])
         elif func in _INDEXED:
             size = _INDEXED[func](args, result)
             self.pass_by(libraries.INDEX, Range(low=size, expected=size, high=size))
