@@ -208,20 +208,24 @@ def _estimate_row(name: str, document: dict[str, Any]) -> None:
 def estimated(name: str, machine: dict[str, Any]) -> dict[str, Any]:
     """Return memgauge's estimate of a workload on a machine."""
     from memgauge.allocators.settings import parse_cuda_settings
+    from memgauge.calibration import nearest
     from memgauge.device_memory import device_memory
     from memgauge.devices import Device
     from memgauge.devices.stack import Stack, parse_version
     from memgauge.estimate import traced
     from memgauge.workload import Workload
 
+    size, capability = machine["total_bytes"], tuple(machine["capability"])
+    known = nearest(machine["gpu"], capability, size)
     place = Device(
         name="cuda",
         title=machine["gpu"],
         kind="cuda",
-        capacity_bytes=machine["total_bytes"],
-        compute_capability=tuple(machine["capability"]),
+        capacity_bytes=size,
+        compute_capability=capability,
         multiprocessors=machine["multiprocessors"],
         threads_per_multiprocessor=machine.get("threads_per_multiprocessor"),
+        rates=None if known is None else known.rates,
     )
     begin = time.perf_counter()
     try:
@@ -258,12 +262,6 @@ def _show(document: dict[str, Any]) -> None:
             continue
         device = device_bytes(row)
         low, expected, high = said["device"]
-        off = (
-            row["replay"]["peak"] - row["reserved"]
-        )  # torch's own statistics: the history must be whole, too
-        exact = f"{off:+d} B" if off else "exact"
-        if row["replay"]["differing"]:
-            exact += f", {row['replay']['differing']} moments differ"
         print(
             form.format(
                 name,
@@ -271,7 +269,7 @@ def _show(document: dict[str, Any]) -> None:
                 *_beside(said["reserved"][1], row["reserved"]),
                 *_beside(expected, device),
                 "yes" if low <= device <= high else "no",
-                exact,
+                _verdict(row["replay"], row["reserved"]),
             )
         )
 

@@ -80,6 +80,7 @@ def calibrated(found: Readings) -> Calibration:
     source = f"memgauge calibrate, {time.strftime('%Y-%m-%d')}, torch {found.torch}, "
     source += f"{'ROCm' if found.architecture else 'CUDA'} {found.cuda}"
     source += f", driver {found.driver}" if found.driver else ""
+    known = nearest(found.title, found.compute_capability, found.total_bytes)
     device = Device(
         name="cuda",
         title=found.title,
@@ -93,8 +94,8 @@ def calibrated(found: Readings) -> Calibration:
         usable=Figure(bytes=found.total_bytes, grade="measured", source=source),
         context=Figure(bytes=ladder.last, grade="measured", source=source),
         cublas_workspace=Figure(bytes=found.cublas_workspace, grade="measured", source=source),
+        rates=None if known is None else known.rates,
     )
-    known = nearest(found)
     return Calibration(
         readings=found,
         device=device,
@@ -103,17 +104,15 @@ def calibrated(found: Readings) -> Calibration:
     )
 
 
-def nearest(found: Readings) -> Device | None:
+def nearest(title: str, capability: tuple[int, int] | None, total_bytes: int) -> Device | None:
     """Return the catalogue's card of the same compute capability whose memory is nearest, within a tenth."""
-    same = [d for d in devices.gpus() if d.compute_capability == found.compute_capability]
-    close = [
-        d for d in same if abs((d.capacity_bytes or 0) - found.total_bytes) < 0.1 * (d.capacity_bytes or 0)
-    ]
-    words = set(found.title.lower().replace("-", " ").split())
+    same = [d for d in devices.gpus() if d.compute_capability == capability]
+    close = [d for d in same if abs((d.capacity_bytes or 0) - total_bytes) < 0.1 * (d.capacity_bytes or 0)]
+    words = set(title.lower().replace("-", " ").split())
 
     def rank(device: Device) -> tuple[int, int]:
         shared = words & set(device.title.lower().replace("-", " ").split())
-        return -len(shared), abs((device.capacity_bytes or 0) - found.total_bytes)
+        return -len(shared), abs((device.capacity_bytes or 0) - total_bytes)
 
     return min(close, key=rank, default=None)
 

@@ -497,6 +497,15 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
 
 
 @pytest.mark.parametrize(
+    "many",
+    ["--device all --set widths=784,400000,400000,10", "--device nvidia-t4 --vary batch_size=99999999"],
+)
+def test_a_table_in_which_nothing_fits_says_so_by_its_exit_code(many: str, capfd: Capture) -> None:
+    assert main(["estimate", "zoo:mlp", "--json", *many.split()]) == 1
+    assert {row["fits"]["verdict"] for row in json.loads(capfd.readouterr().out)["rows"]} == {"no"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("estimate zoo:mlp --device nvidia-t5", "nvidia-t4"),
@@ -514,6 +523,8 @@ def test_fit_says_surely_and_probably(capfd: Capture) -> None:
         ("devices nvidia-b200 --torch 1.9", "torch 1.9"),
         ("estimate zoo:mlp --device nvidia-t4 --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device all --torch 2.6 --cuda 10.2", "CUDA 10.2"),
+        ("estimate zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
+        ("fit zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
         ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
         ("estimate zoo:mlp --device nvidia-t4 --cublaslt-workspace=-1", "--cublaslt-workspace -1"),
         ("fit zoo:mlp --device nvidia-t4 --cublaslt-workspace much", "--cublaslt-workspace much"),

@@ -158,6 +158,51 @@ def test_copies_for_tensor_cores_are_weighed_against_the_ordinary_units(
     assert libraries.pays(one, 4 * copied) is pays
 
 
+def test_in_channels_last_nothing_is_copied_but_partial_sums_are_kept() -> None:
+    last = dataclasses.replace(call(64, 128, 32, 56, 3), channels_last=True)
+    expected = {
+        direction: libraries.convolution_bytes(dataclasses.replace(last, direction=direction), 108).expected
+        for direction in ("forward", "data", "filter")
+    }
+    # 108 multiprocessors share the five tiles of the filter's gradient.
+    assert expected == {"forward": 0, "data": 0, "filter": 21 * 64 * 128 * 9 * 4}
+
+
+def test_winograd_needs_neighbouring_points() -> None:
+    plain = dataclasses.replace(call(32, 32, 32, 56, 3), direction="data")
+    dilated = dataclasses.replace(plain, dilated=True)
+    copied = 4 * (plain.data + plain.weight + plain.result)
+    assert libraries.winograd_bytes(plain) and not libraries.winograd_bytes(dilated)
+    assert (libraries.pays(plain, copied), libraries.pays(dilated, copied)) == (False, True)
+    trace = run(lambda: nn.Conv2d(8, 8, 3, dilation=2), 2, 8, 16, 16, device="nvidia-p100-16gb")
+    highs = {trace.scratch[trace.events[i].storage].high_bytes for i, _ in of(trace, libraries.CONVOLUTION)}
+    assert highs == {8 * 8 * 9 * 4}  # the filter; by Winograd it would be more
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+@pytest.mark.parametrize("shape", [(0, 3, 8, 8), (2, 0, 8, 8)])
+def test_a_convolution_of_nothing_is_nobodys(shape: tuple[int, ...]) -> None:
+    trace = run(lambda: nn.Conv2d(shape[1], 4, 3), *shape)
+    assert not of(trace, libraries.CONVOLUTION)
+
+
+@pytest.mark.parametrize(
+    ("geforce", "other"),
+    [
+        ("nvidia-rtx-3090", "nvidia-a6000"),
+        ("nvidia-rtx-4090", "nvidia-l40s"),
+    ],
+)
+def test_cards_that_make_float32_sums_at_the_full_rate_copy_sooner(geforce: str, other: str) -> None:
+    def expected(device: str) -> list[int]:
+        trace = run(lambda: nn.Conv2d(384, 384, 3).half(), 16, 384, 28, 28, device=device, to=torch.float16)
+        first = [i for i in of(trace, libraries.CONVOLUTION) if trace.events[i[0]].phase == "step 1 forward"]
+        return [size for _, size in first]
+
+    assert expected(geforce) == [1]  # nothing; a byte keeps its place: Winograd saves more than tensor cores
+    assert expected(other) == [2 * (16 * 384 * 28 * 28 + 384 * 384 * 9)]
+
+
 def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
     trace = run(wide, 4, 64, 32, 32, device="nvidia-rtx-3090")
     assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}
@@ -319,6 +364,28 @@ def test_every_form_of_a_product_asks_for_the_workspace(product: Any) -> None:
     assert [size for _, size in of(trace, libraries.CUBLAS)] == [8_519_680]
 
 
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x)), "cuFFT"),
+        (torch.linalg.svdvals, "cuSOLVER"),
+        (torch.linalg.inv, "cuSOLVER"),
+        (torch.relu, ""),
+    ],
+)
+def test_libraries_whose_workspaces_are_not_followed_are_named(function: Any, named: str) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(self.inner(x))
+
+    said = [line for line in run(Model, 2, 8, 8).unmodelled if line.startswith("workspaces of")]
+    assert len(said) == bool(named) and named in "".join(said)
+
+
 def test_short_rows_are_sorted_in_place() -> None:
     def scratch(*shape: int, **dim: int) -> list[int]:
         workload = Workload(
@@ -372,7 +439,8 @@ def test_a_convolution_of_channels_last_gives_channels_last(made_by: str) -> Non
 
     trace = run(Model, 4, 16, 8, 8)
     assert set(strides) == {(32 * 64, 1, 32 * 8, 32)}
-    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing has to be copied by cuDNN
+    partial_sums = 54 * 16 * 32 * 9 * 4  # 108 multiprocessors share two tiles of the first filter's gradient
+    assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1, partial_sums}  # cuDNN copies nothing
     # torch brings the other side of the first layer into the layout.
     copied = {"weight": 16 * 4 * 64 * 4, "input": 16 * 32 * 9 * 4}[made_by]
     first = [e for e in trace.events if e.operator == "aten.convolution" and e.requested_bytes == copied]
@@ -433,7 +501,7 @@ def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libr
         groups=1,
         channels=(data, result),
         channels_last=False,
-        rates=libraries.rates((8, 0), is_half=False, allows_tf32=True),
+        rates=libraries.rates(devices.rates_of_architecture((8, 0)), is_half=False, allows_tf32=True),
         strided=False,
         image=(side, side),
         batch=batch,

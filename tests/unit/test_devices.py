@@ -71,6 +71,10 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD.replace("[8, 6]", "[99, -1]"), "compute_capability = [99, -1]"),
         (CARD.replace("my-card", " "), "name is empty"),
         (CARD + "colour = 'red'", "colour"),
+        (CARD + "rates = { half = 70, float32 = 0, memory = 1, source = 'x' }", "rates.float32 = 0"),
+        (CARD + "rates = { half = 70, float32 = 35, memory = nan, source = 'x' }", "rates.memory = nan"),
+        (CARD + "rates = { half = 70, float32 = 35, memory = 936, source = 'x' }", "99 TB/s"),
+        (CARD + "rates = { half = 70, memory = 1, source = 'x' }", "float32"),
         (CARD.replace("40", "-40"), "multiprocessors = -40"),
         (CARD + "architecture = 'gfx90a'", "'gfx90a' is AMD's"),
         (CARD + CARD, "one [[device]] table"),
@@ -106,6 +110,20 @@ def test_a_derived_context_grows_with_the_threads_of_the_card() -> None:
     assert local_memory_bytes(small) == 28 * 1536 * KIB
     difference = context(large, Stack())[0].expected - context(small, Stack())[0].expected
     assert difference == local_memory_bytes(large) - local_memory_bytes(small)
+
+
+def test_a_card_without_rates_has_those_of_its_architecture(tmp_path: Path) -> None:
+    rates = {name: card.rates for name, card in devices.catalogue().items()}
+    of = devices.rates_of_architecture
+    assert of((8, 6)) == of((8, 7)) == rates["nvidia-rtx-3090"] and of((99, 0)) == rates["nvidia-rtx-5090"]
+    assert of((6, 1)) is None  # no tensor cores
+    for name in ("nvidia-a10", "nvidia-a6000", "nvidia-l4", "nvidia-l40s", "nvidia-a100-40gb", "nvidia-t4"):
+        mine = rates[name]
+        assert mine is not None and mine.half > 3.9 * mine.float32, name
+    own = CARD + "rates = { half = 70, float32 = 35, memory = 1, source = 'x' }"
+    assert devices.find(write(tmp_path, own)).rates == devices.PublishedRates(
+        half=70, float32=35, memory=1, source="x"
+    )
 
 
 def test_guesses_widen_the_range() -> None:

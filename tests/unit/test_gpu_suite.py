@@ -316,11 +316,14 @@ def test_wrong_input_is_named(arguments: tuple[str, ...], said: str) -> None:
 def test_measurements_from_elsewhere_are_estimated_and_shown(tmp_path: Path) -> None:
     row = {"allocated": 100 * MIB, "reserved": 60 * MIB, "cuda_used": 600 * MIB, "history": HISTORY}
     failed = {"name": "encoder flash", "error": "RuntimeError: No available kernel."}
-    document = {"machine": MACHINE, "rows": {"mlp": row, "encoder flash": failed}}
+    damaged = {**row, "history": None}
+    document = {"machine": MACHINE, "rows": {"mlp": row, "mlp infer": damaged, "encoder flash": failed}}
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps(document))
     done = suite("--estimate", str(file))
     assert done.returncode == 0, done.stderr
-    assert "exact" in done.stdout and "No available kernel" in done.stdout
+    shown = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    assert "exact" in shown["mlp"] and "No available kernel" in shown["encoder flash"]
+    assert "Error" in shown["mlp infer"]  # its history cannot be replayed
     kept = json.loads(file.read_text())["rows"]
     assert kept["mlp"]["estimate"]["allocated"] > 0 and kept["encoder flash"] == failed

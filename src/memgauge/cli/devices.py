@@ -152,7 +152,8 @@ def _explain(facts: DeviceFacts) -> None:
             f"{device.multiprocessors} multiprocessors of {device.threads_per_multiprocessor} threads"
         )
     if device.kind == "cuda":
-        said.append(f"torch {facts.torch}, CUDA {facts.cuda}, kernels loaded {facts.loads_modules}")
+        beside = f"CUDA {facts.cuda}, kernels loaded {facts.loads_modules}" if device.is_nvidia else "ROCm"
+        said.append(f"torch {facts.torch}, {beside}")
     parts: list[RenderableType] = [head]
     if said:
         parts.append(Text("; ".join(said), style="dim"))
@@ -166,6 +167,13 @@ def _explain(facts: DeviceFacts) -> None:
     for fact in facts.facts:
         table.add_row(fact.what, format_range(fact.bytes), fact.grade)
     sources = [f"{fact.what}: {fact.source or 'no source is given'}" for fact in facts.facts]
+    if device.rates is not None:
+        by_type = (("half types", "half"), ("TF32", "tf32"), ("float32", "float32"))
+        said = [f"{what} {getattr(device.rates, name):g}" for what, name in by_type]
+        sources.append(
+            f"rates, by which copies for tensor cores are weighed: {', '.join(said)} TFLOPS, "
+            f"{device.rates.memory:g} TB/s ({device.rates.source})"
+        )
     scratch = [f"{name}: {why}" for name, why in facts.mechanisms.items()]
     parts += [Text(), table, *section("From", *bullets(sources))]
     show(Group(*parts, *section("Taken by libraries while they work", *bullets(scratch))))

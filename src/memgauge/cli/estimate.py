@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: memgauge estimate torchvision:resnet50 --device nvidia-rtx-3090 --batch-size 64\n\n"
     "Example: memgauge estimate zoo:vgg16 --method both\n\n"
-    "Exit code: 0 it fits or may fit, 1 it does not fit, 2 wrong usage, 3 something is missing here."
+    "Exit code: 0 it fits or may fit, 1 it does not fit (a table: not once), 2 wrong usage, 3 something is missing here."
 )
 
 
@@ -80,6 +80,7 @@ def command(
     )
     allocator = _allocator(alloc_conf, device)
     _refuse_contradictions(device, stack, method, vary)
+    options.refuse_cuda_without_nvidia(device, cuda_version)
     if html is not None and method != "trace":
         raise UsageError("--html draws the trace; leave --method out")
     if device == "all" or vary is not None:
@@ -182,6 +183,8 @@ def _show_many(
         show_json(result)
     else:
         show(view)
+    if all(row.fits.verdict == "no" for row in result.rows):
+        raise typer.Exit(1)
 
 
 def _refuse_for_formula(allocator: CudaSettings | None, stack: Stack | None) -> None:

@@ -68,6 +68,7 @@ def command(
     stack = options.stack_of(
         torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
     )
+    options.refuse_cuda_without_nvidia(device, cuda_version)
     allocator = None if alloc_conf is None else parse_cuda_settings(alloc_conf)
     with running(f"finding the largest {vary} of {target} on {device}"):
         from memgauge.vary import largest

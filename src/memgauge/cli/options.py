@@ -255,6 +255,21 @@ def stack_of(
     return stack
 
 
+def refuse_cuda_without_nvidia(device: str, cuda_version: str | None) -> None:
+    """Refuse a version of CUDA for one card that has none.
+
+    Raises:
+        UsageError: It is AMD's.
+    """
+    from memgauge import devices
+
+    if cuda_version is None or device == "all":
+        return
+    place = devices.find(device)
+    if place.kind == "cuda" and not place.is_nvidia:
+        raise UsageError(f"--cuda {cuda_version}: {place.name} runs ROCm, not CUDA; leave it out")
+
+
 def stack_here(**given: Any) -> Stack:
     """Return the software that is installed here where it is not given otherwise."""
     installed = _installed_torch()

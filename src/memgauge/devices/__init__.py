@@ -24,6 +24,12 @@ GRADES = ("measured", "others", "vendor", "guessed")
 # may be off: those of the catalogue have 0.963 to 1.000, and 0.918 to 0.925 where ECC takes a sixteenth.
 USABLE_SHARE, USABLE_SPREAD = 0.975, 0.025
 _AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
+_RATES = (
+    ("tf32", 0, 99_999, "TFLOPS"),
+    ("half", 0, 99_999, "TFLOPS"),
+    ("float32", 0.1, 99_999, "TFLOPS"),
+    ("memory", 0.01, 99, "TB/s"),
+)
 _SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
 
 
@@ -51,6 +57,16 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max(step for step in known if step is not None)
 
 
+class PublishedRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a card computes, in TFLOPS (dense), and moves, in TB/s, at most; as its vendor says."""
+
+    tf32: float = 0  # tensor cores, by type, with float32 sums; 0: it has none for it
+    half: float = 0
+    float32: float  # the ordinary units
+    memory: float
+    source: str
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One device of the catalogue. `capacity_bytes` is None where the machine has to be asked."""
 
@@ -66,6 +82,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     usable: Figure | None = None  # what the driver reports as the card's total
     context: Figure | None = None  # outside torch's allocator; from a device file
     cublas_workspace: Figure | None = None  # each; from a device file
+    rates: PublishedRates | None = None
 
     @property
     def is_nvidia(self) -> bool:
@@ -112,6 +129,14 @@ def find(name: str) -> Device:
             "and a file such as card.toml can describe another (docs/devices.md)"
         )
     return found
+
+
+@cache
+def rates_of_architecture(capability: tuple[int, int]) -> PublishedRates | None:
+    """Return the rates of the catalogue's first card of the newest architecture up to this one; None before 7.0."""
+    known = [d for d in catalogue().values() if d.rates is not None and d.compute_capability is not None]
+    upto = [d for d in known if d.compute_capability <= capability]  # type: ignore[operator]
+    return max(upto, key=lambda d: d.compute_capability or (0, 0)).rates if upto else None
 
 
 def calibration_file() -> Path:
@@ -189,6 +214,13 @@ def _check(device: Device, path: Path) -> None:
             raise UsageError(
                 f"{where}{name}.bytes = {figure.bytes}: with a capacity of {capacity} it lies between {least} and {most}"
             )
+    if device.rates is not None:
+        for name, lowest, highest, unit in _RATES:
+            rate = getattr(device.rates, name)
+            if not lowest <= rate <= highest:
+                raise UsageError(
+                    f"{where}rates.{name} = {rate:g}: it lies between {lowest:g} and {highest:g} {unit}"
+                )
     for name in ("multiprocessors", "threads_per_multiprocessor"):
         count = getattr(device, name)
         if count is not None and not 1 <= count <= 4096:

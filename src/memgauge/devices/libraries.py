@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memgauge.devices import Device
+from memgauge.devices import Device, PublishedRates
 from memgauge.devices.stack import Stack, workspace_config_bytes
 from memgauge.records import Range
 from memgauge.units import KIB, MIB
@@ -111,7 +111,7 @@ def keeps_cublaslt(stack: Stack) -> bool:
 
 
 class Rates(NamedTuple):
-    """What a card computes and moves in a second, for one type, as its architecture's paper says."""
+    """What a card computes and moves in a second, for one type, as its vendor says."""
 
     tensor: float  # TFLOPS of tensor cores with float32 sums; 0 where there are none, or they are not allowed
     plain: float  # TFLOPS of the ordinary units in float32
@@ -120,28 +120,20 @@ class Rates(NamedTuple):
 
 # No faster than the ordinary units: nothing is worth copying for them.
 NO_FASTER = Rates(tensor=1, plain=1, memory=1)
-# By compute capability: TF32 and half types on tensor cores (dense), float32, memory. NVIDIA's architecture papers and
-# data sheets of V100, T4, A100 40 GB, RTX 3090, RTX 4090, H100 SXM, B200 and RTX 5090; others of an architecture
-# have nearly the same proportions, by which alone anything is decided here.
-_TFLOPS = {
-    (7, 0): (0, 125, 15.7, 0.9),
-    (7, 5): (0, 65, 8.1, 0.32),
-    (8, 0): (156, 312, 19.5, 1.555),
-    (8, 6): (35.6, 71, 35.6, 0.936),
-    (8, 9): (82.6, 165.2, 82.6, 1.008),
-    (9, 0): (495, 989, 67, 3.35),
-    (10, 0): (1100, 2250, 75, 8.0),
-    (12, 0): (104.8, 209.5, 104.8, 1.792),
-}
 
 
-def rates(capability: tuple[int, int], *, is_half: bool, allows_tf32: bool) -> Rates:
-    """Return the rates for half types, or for float32 where TF32 is allowed; of the newest chip known before it."""
-    known = [known for known in _TFLOPS if known <= capability]
-    if not known:
+def rates(published: PublishedRates | None, *, is_half: bool, allows_tf32: bool) -> Rates:
+    """Return the rates for half types, or for float32 where TF32 is allowed.
+
+    Args:
+        published: The card's; None for one without tensor cores.
+        is_half: Whether for float16 and bfloat16.
+        allows_tf32: Whether for float32 with TF32 allowed.
+    """
+    if published is None:
         return Rates(tensor=0, plain=1, memory=1)
-    tf32, half, plain, memory = _TFLOPS[max(known)]
-    return Rates(tensor=half if is_half else tf32 if allows_tf32 else 0, plain=plain, memory=memory)
+    tensor = published.half if is_half else published.tf32 if allows_tf32 else 0
+    return Rates(tensor=tensor, plain=published.float32, memory=published.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +157,12 @@ class Convolution:
     strided: bool
     image: tuple[int, ...]  # height, width of data
     batch: int
+    dilated: bool = False
+
+    @property
+    def is_winograds(self) -> bool:
+        """Return whether Winograd's algorithm applies: 3 × 3 neighbouring points at stride 1, not by groups."""
+        return self.kernel == (3, 3) and not self.strided and not self.dilated and self.groups == 1
 
 
 def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
@@ -183,6 +181,7 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         forward                                copies of the data and of the filter; none by groups
         gradient of the data                   copies of both gradients and of the filter
         gradient of the filter                 the same, and the partial sums of `split_bytes`
+        tensors in channels last               no copies, the partial sums
 
     Which plan is chosen is not published: nothing at all is the lower limit. The upper one are
     copies of everything in every direction, or Winograd's transform where it applies.
@@ -191,20 +190,21 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         call: The convolution.
         multiprocessors: Of the card.
     """
-    copies = (call.data + call.weight + call.result) * call.itemsize
-    if call.channels_last or not call.rates.tensor:
-        return Range(low=0, expected=0, high=max(call.weight * call.itemsize, winograd_bytes(call)))
+    high = max(call.weight * call.itemsize, winograd_bytes(call))
+    if not call.rates.tensor:
+        return Range(low=0, expected=0, high=high)
+    copies = 0 if call.channels_last else (call.data + call.weight + call.result) * call.itemsize
     expected = 0
     is_product = max(call.kernel) == 1 and not call.strided
     if not is_product:
         copied = copies
-        if call.direction == "forward":
+        if call.direction == "forward" and not call.channels_last:
             copied = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
         if pays(call, copied):
             expected = copied
             if call.direction == "filter" and call.groups == 1:
                 expected += split_bytes(call, multiprocessors)
-    return Range(low=0, expected=expected, high=max(expected, copies, winograd_bytes(call)))
+    return Range(low=0, expected=expected, high=max(expected, copies, high))
 
 
 def pays(call: Convolution, copied: int) -> bool:
@@ -213,7 +213,7 @@ def pays(call: Convolution, copied: int) -> bool:
     Either plan takes the longer of computing and of moving each tensor once (NVIDIA, Matrix Multiplication
     Background User's Guide, 2, "Math and Memory Bounds"); what is copied is read and written on top of that. Tensor
     cores compute whole tiles, the narrowest of 64 (the same, 2.3, "Typical Tile Dimensions"). The ordinary units
-    convolve 3 × 3 points at stride 1, but for the filter's gradient, by Winograd's F(2 × 2, 3 × 3) with 2.25 times
+    convolve 3 × 3 neighbouring points at stride 1, but for the filter's gradient, by Winograd's F(2 × 2, 3 × 3) with 2.25 times
     fewer multiplications, in any layout and without a workspace (Lavin, Gray, 2015, section 4.1 and 5).
 
     Convolutions by groups are left out of that: there it pays wherever tensor cores are the faster.
@@ -230,8 +230,7 @@ def pays(call: Convolution, copied: int) -> bool:
     }[call.direction]
     moving = (call.data + call.weight + call.result) * call.itemsize / call.rates.memory
     copying = 2 * copied / call.rates.memory
-    is_winograd = call.kernel == (3, 3) and not call.strided and call.direction != "filter"
-    fewer = _WINOGRAD_SAVING if is_winograd else 1
+    fewer = _WINOGRAD_SAVING if call.is_winograds and call.direction != "filter" else 1
     with_copies = max(flops * whole / call.rates.tensor, moving) + copying
     return with_copies < max(flops / fewer / call.rates.plain, moving)
 
@@ -261,7 +260,7 @@ def winograd_bytes(call: Convolution) -> int:
     Source: Lavin, Gray, Fast Algorithms for Convolutional Neural Networks (2015): 36 numbers stand
     for each tile of 16 of data and result, and for each filter of 9.
     """
-    if call.strided or call.kernel != (3, 3) or call.groups > 1:
+    if not call.is_winograds:
         return 0
     tiles = call.batch * math.ceil(call.image[0] / 4) * math.ceil(call.image[1] / 4)
     return 36 * 4 * (tiles * sum(call.channels) + call.channels[0] * call.channels[1])
@@ -277,7 +276,7 @@ def transform_bytes(call: Convolution) -> int:
     profiles: tiles of 32 × 32); Mathieu, Henaff, LeCun, Fast Training of Convolutional Networks through
     FFTs (2014), section 2: a half-plane of complex numbers for each map of data, filter and result.
     """
-    if call.strided or len(call.image) != 2 or call.groups > 1:
+    if call.strided or call.dilated or len(call.image) != 2 or call.groups > 1:
         return 0
     tiles = math.prod(
         math.ceil(i / (_TRANSFORM_TILE - k + 1)) if k <= _TRANSFORM_TILE else 0

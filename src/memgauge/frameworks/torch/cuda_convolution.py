@@ -51,7 +51,7 @@ def convolution(
         result = mode.make(_laid(specs, form))
         if kernel is Kernel.CUDNN:
             direction = "data" if transposed else "forward"
-            call = _call(mode, direction, input, weight, result, groups, stride, transposed)
+            call = _call(mode, direction, input, weight, result, groups, stride, dilation, transposed)
             mode.libraries.convolve(call, padding, dilation)
         else:
             _note_what_is_not_modelled(mode, input, weight, groups, transposed)
@@ -86,7 +86,7 @@ def convolution_backward(
                 continue
             results[place] = mode.make(_laid(specs[place], form))
             if kernel is Kernel.CUDNN:
-                call = _call(mode, direction, input, weight, grad, groups, stride, transposed)
+                call = _call(mode, direction, input, weight, grad, groups, stride, dilation, transposed)
                 mode.libraries.convolve(call, padding, dilation)
             elif kernel is Kernel.UNFOLDED:
                 mode.libraries.unfold(columns_bytes(weight, grad))
@@ -113,6 +113,8 @@ def kernel_of(
     conditions on the workload (`_depthwise_by_cudnn`). What has one dimension is convolved as a
     picture one point high (`view4d`). bfloat16 is for cuDNN from 8.0 on (CUDAHooks.cpp `supportsBFloat16ConvolutionWithCuDNNv8`).
     """
+    if not input.numel():  # `ConvBackend::Empty`: a product of nothing
+        return Kernel.OTHER
     depthwise = _is_depthwise(input, weight, groups, transposed)
     if not _cudnn_takes(input):
         plain = input.dim() in (3, 4) and not transposed and not depthwise
@@ -136,7 +138,7 @@ def _note_what_is_not_modelled(
     transposed and three-dimensional ones unfold otherwise (native/Convolution.cpp `_convolution`,
     `subtensor`; cuda/NaiveConvolutionTranspose2d.cu, NaiveDilatedConvolution.cu).
     """
-    followed = groups == 1 and not transposed and input.dim() < 5
+    followed = not input.numel() or (groups == 1 and not transposed and input.dim() < 5)
     if not followed and not _is_depthwise(input, weight, groups, transposed):
         mode.unmodelled.setdefault(WITHOUT_CUDNN_NOTE)
 
@@ -227,7 +229,7 @@ def _fitting(mode: CudaPhantomMode, form: torch.memory_format, *tensors: torch.T
 
 def _call(
     mode: CudaPhantomMode, direction: str, input: torch.Tensor, weight: torch.Tensor, output: torch.Tensor,
-    groups: int, stride: Any, transposed: bool,
+    groups: int, stride: Any, dilation: Any, transposed: bool,
 ) -> Convolution:  # fmt: skip
     data, result = (output, input) if transposed else (input, output)
     return Convolution(
@@ -244,4 +246,5 @@ def _call(
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
         batch=data.shape[0],
+        dilated=any(d != 1 for d in dilation),
     )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from memgauge.devices import PublishedRates
 from memgauge.devices.stack import Stack
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_placement import Placement
@@ -38,6 +39,7 @@ class Card:
     is_nvidia: bool = True
     cublas_bytes: int = 0  # workspace of each cuBLAS handle and stream
     stack: Stack = Stack()  # noqa: RUF009 (frozen)
+    rates: PublishedRates | None = None  # None: those of its architecture
 
 
 def _scatter(self: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memgauge.devices import libraries
+from memgauge.devices import libraries, rates_of_architecture
 from memgauge.devices.libraries import Convolution, Rates
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
@@ -37,6 +37,21 @@ _HALF = (torch.float16, torch.bfloat16)
 TRANSFORM_NOTE = (
     "cudnn.benchmark may try a plan by Fourier transforms: up to {} for a moment of the first step (seldom)"
 )
+# What takes a workspace through torch's allocator by a library's own rule (cuda/SpectralOps.cpp `_exec_fft`,
+# cuda/linalg/BatchLinearAlgebraLib.cpp).
+_NOT_FOLLOWED = {
+    "workspaces of Fourier transforms (cuFFT)": (aten._fft_r2c, aten._fft_c2c, aten._fft_c2r),
+    "workspaces of matrix decompositions (cuSOLVER, MAGMA)": (
+        aten._linalg_svd, aten._linalg_eigh, aten._linalg_eigvals, aten.linalg_eig, aten.linalg_qr, aten.linalg_lstsq,
+        aten.linalg_cholesky_ex, aten.linalg_lu_factor_ex, aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det,
+    ),
+}  # fmt: skip
+_NOTES: dict[Any, str] = {
+    getattr(operator, overload): note
+    for note, operators in _NOT_FOLLOWED.items()
+    for operator in operators
+    for overload in operator.overloads()
+}
 
 
 class Libraries:
@@ -78,6 +93,8 @@ class Libraries:
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+        elif func in _NOTES:
+            self._mode.unmodelled.setdefault(_NOTES[func])
         elif func in _INDEXED:
             size = _INDEXED[func](args, result)
             self.pass_by(libraries.INDEX, Range(low=size, expected=size, high=size))
@@ -147,7 +164,8 @@ class Libraries:
         if not self.card.is_nvidia:
             return libraries.NO_FASTER
         allows = dtype is torch.float32 and _convolves_in_tf32()
-        return libraries.rates(self.card.capability, is_half=dtype in _HALF, allows_tf32=allows)
+        published = self.card.rates or rates_of_architecture(self.card.capability)
+        return libraries.rates(published, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""

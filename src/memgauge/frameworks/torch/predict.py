@@ -60,7 +60,7 @@ def card_of(place: Device, stack: Stack | None = None) -> Card:
         "multiprocessors": place.multiprocessors,
     }
     given = {key: value for key, value in known.items() if value is not None}
-    card = Card(name=place.title, stack=stack, is_nvidia=place.is_nvidia, **given)
+    card = Card(name=place.title, stack=stack, is_nvidia=place.is_nvidia, rates=place.rates, **given)
     if (
         place.compute_capability is None and place.is_nvidia
     ):  # "cuda": what is here, taken for the default card
