@@ -212,6 +212,16 @@ def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
     assert max(size for _, size in of(half, libraries.CONVOLUTION)) > MIB
 
 
+def test_half_types_are_weighed_without_winograd() -> None:
+    place = devices.find("nvidia-rtx-3090")
+    wide = dataclasses.replace(
+        call(256, 256, 32, 56, 3),
+        itemsize=2,
+        rates=libraries.rates(place.rates, is_half=True, allows_tf32=False),
+    )
+    assert libraries.pays(wide, 2 * (wide.data + wide.weight))
+
+
 def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
     trace = run(lambda: nn.Conv2d(16, 16, 1), 4, 16, 32, 32)
     assert {size for _, size in of(trace, libraries.CONVOLUTION)} == {1}  # nothing; a byte keeps its place

@@ -43,7 +43,7 @@ MECHANISMS = {
     "aten/src/ATen/native/cuda/Sort.h)",
 }
 
-_HALF_BYTES = 2
+_FLOAT_BYTES = 4
 _TILE, _NARROWEST_TILE = 128, 64
 _WINOGRAD_SAVING = 2.25
 _TRANSFORM_TILE = 32
@@ -214,7 +214,8 @@ def pays(call: Convolution, copied: int) -> bool:
     Background User's Guide, 2, "Math and Memory Bounds"); what is copied is read and written on top of that. Tensor
     cores compute whole tiles, the narrowest of 64 (the same, 2.3, "Typical Tile Dimensions"). The ordinary units
     convolve 3 × 3 neighbouring points at stride 1, but for the filter's gradient, by Winograd's F(2 × 2, 3 × 3) with 2.25 times
-    fewer multiplications, in any layout and without a workspace (Lavin, Gray, 2015, section 4.1 and 5).
+    fewer multiplications, in any layout and without a workspace (Lavin, Gray, 2015, section 4.1 and 5); counted for
+    float32 only, since no fused kernel of it for half types is known to beat tensor cores.
 
     Convolutions by groups are left out of that: there it pays wherever tensor cores are the faster.
     """
@@ -230,7 +231,8 @@ def pays(call: Convolution, copied: int) -> bool:
     }[call.direction]
     moving = (call.data + call.weight + call.result) * call.itemsize / call.rates.memory
     copying = 2 * copied / call.rates.memory
-    fewer = _WINOGRAD_SAVING if call.is_winograds and call.direction != "filter" else 1
+    is_fused = call.is_winograds and call.direction != "filter" and call.itemsize == _FLOAT_BYTES
+    fewer = _WINOGRAD_SAVING if is_fused else 1
     with_copies = max(flops * whole / call.rates.tensor, moving) + copying
     return with_copies < max(flops / fewer / call.rates.plain, moving)
 
