@@ -36,7 +36,7 @@ def answers(case: Case, seconds: int = SECONDS) -> tuple[dict[str, int], dict[st
             refused[name] = "not installed"
             continue
         try:
-            with _at_most(seconds):
+            with at_most(seconds):
                 found[name] = ask(case)
         except Exception as error:  # a peer that cannot answer has no answer
             refused[name] = f"{type(error).__name__}: {error}"[:200]
@@ -44,7 +44,7 @@ def answers(case: Case, seconds: int = SECONDS) -> tuple[dict[str, int], dict[st
 
 
 @contextmanager
-def _at_most(seconds: int) -> Iterator[None]:
+def at_most(seconds: int) -> Iterator[None]:
     """Raise TimeoutError in this process's main thread when the time is over."""
 
     def over(*_: object) -> None:

@@ -11,14 +11,12 @@ import itertools
 import json
 import os
 import random
-import signal
 import statistics
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.accuracy.cases import family_of
+from benchmarks.accuracy.peers import at_most
 from benchmarks.accuracy.run import rows_of
 from memgauge.errors import UnsupportedError
 from memgauge.records import Range
@@ -150,7 +149,7 @@ def row_of(case: Draw, seconds: int) -> dict[str, Any]:
     row: dict[str, Any] = asdict(case)
     begin = time.perf_counter()
     try:
-        with _at_most(seconds):
+        with at_most(seconds):
             try:
                 row |= _estimated(case)
             except UnsupportedError as error:
@@ -162,20 +161,6 @@ def row_of(case: Draw, seconds: int) -> dict[str, Any]:
         row["traceback"] = "".join(traceback.format_exception(error))[-6000:]
     row["estimated_in"] = round(time.perf_counter() - begin, 3)
     return row
-
-
-@contextmanager
-def _at_most(seconds: int) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _estimated(case: Draw) -> dict[str, Any]:

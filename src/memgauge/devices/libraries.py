@@ -213,9 +213,10 @@ def pays(call: Convolution, copied: int) -> bool:
     Either plan takes the longer of computing and of moving each tensor once (NVIDIA, Matrix Multiplication
     Background User's Guide, 2, "Math and Memory Bounds"); what is copied is read and written on top of that. Tensor
     cores compute whole tiles, the narrowest of 64 (the same, 2.3, "Typical Tile Dimensions"). The ordinary units
-    convolve 3 × 3 neighbouring points at stride 1, but for the filter's gradient, by Winograd's F(2 × 2, 3 × 3) with 2.25 times
-    fewer multiplications, in any layout and without a workspace (Lavin, Gray, 2015, section 4.1 and 5); counted for
-    float32 only, since no fused kernel of it for half types is known to beat tensor cores.
+    convolve 3 × 3 neighbouring points at stride 1, but for the filter's gradient, by Winograd's
+    F(2 × 2, 3 × 3) with 2.25 times fewer multiplications, in any layout and without a workspace (Lavin,
+    Gray, 2015, section 4.1 and 5); counted for float32 only, since no fused kernel of it for half types is
+    known to beat tensor cores.
 
     Convolutions by groups are left out of that: there it pays wherever tensor cores are the faster.
     """

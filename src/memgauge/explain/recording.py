@@ -32,10 +32,8 @@ from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import Process, RunFile
 from memgauge.units import format_bytes, format_duration
 
-_ABOUT, _NEAR_US = (
-    0.9,
-    500_000,
-)  # of the highest RSS, and around a reading: where PSS was read at about the peak
+# Of the highest RSS, and around a reading: where PSS was read at about the peak.
+_ABOUT, _NEAR_US = 0.9, 500_000
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 

@@ -35,12 +35,10 @@ EVENTS, CHILDREN, TABLE, ADOPTED, GIVEN, ENDED = (
 )
 _THREADS_EVERY_US = 100_000  # the children of other threads are looked for no more often,
 _TABLE_EVERY_US = 100_000  # and the table is looked through, where nothing else leads to children
-_REUSED_AFTER_NS = (
-    30_000_000  # a fork is told of sooner after the birth; no number is given out again so soon
-)
-_KEPT_ENDS = (
-    4096  # ends that were told of strangers, or before it was known whose child it is; pids come back later
-)
+# A fork is told of sooner after the birth; numbers are given out in turn, thousands of forks before the same again.
+_REUSED_AFTER_NS = 30_000_000
+# Ends that were told of strangers, or before it was known whose child it is; pids come back later.
+_KEPT_ENDS = 4096
 
 
 class Tree:
