@@ -13,7 +13,15 @@ from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
 
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
+from memgauge.monitor.processes import LinuxProcess
 from memgauge.storage import RunFile
+
+SLEEPER = """
+import ctypes, mmap, sys
+held = mmap.mmap(-1, 32 << 20)
+print(ctypes.addressof(ctypes.c_char.from_buffer(held)), flush=True)
+sys.stdin.read()
+"""
 
 
 def more_ticks(path: Path, job: Job, count: int = 3) -> None:
@@ -342,3 +350,25 @@ def test_a_job_that_was_attached_to_has_its_exact_peak_to_its_end(tmp_path: Path
         (process,) = summarise(run).processes
     assert process.peak_kind == "exact"
     assert 150 * MIB <= (process.peak_bytes or 0) <= 180 * MIB
+
+
+def test_what_others_bring_into_the_memory_of_a_sleeper_shows_once_its_peak_is_read() -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stdin is not None and job.stdout is not None
+        address = int(job.stdout.readline())
+        process = LinuxProcess(job.pid)
+        while process.read_stat().state != "S":
+            pass
+        before = process.read_resident()
+        with open(f"/proc/{job.pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(address)
+            memory.write(b"x" * (32 << 20))
+        process.read_highest()
+        assert process.read_resident() - before == pytest.approx(32 << 20, rel=0.01)
+        process.close()
+    finally:
+        job.kill()
+        job.communicate()

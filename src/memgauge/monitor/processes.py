@@ -91,7 +91,9 @@ class LinuxProcess(Tracked):
         OSError: It is gone, or there are no descriptors left.
     """
 
-    instrument = "/proc/PID/statm"
+    instrument = (
+        "/proc/PID/statm"  # of a process that has run since the last reading, or after `read_highest`
+    )
     has_cpu_clock = _has_cpu_clocks()
     cpu_instrument = "clock_gettime, the process's CPU clock" if has_cpu_clock else "/proc/PID/stat"
     cpu_refresh_us = None if has_cpu_clock else TICK_US
@@ -106,8 +108,10 @@ class LinuxProcess(Tracked):
     has_peak = has_faults = True
 
     __slots__ = (
+        "_clock",
         "_counts",
         "_cpu_ns",
+        "_ran_ns",
         "_resident",
         "_stat",
         "_statm",
@@ -131,6 +135,7 @@ class LinuxProcess(Tracked):
         super().__init__(pid, stat, stat.started_ticks * TICK_NS - _slept_ns())
         self._stat, self._counts, self._cpu_ns = b"", (0, 0), -1
         self._statm, self._resident = b"", 0
+        self._clock, self._ran_ns = cpu_clock(pid), -1
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -140,6 +145,11 @@ class LinuxProcess(Tracked):
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
 
     def read_resident(self) -> int:
+        if self.has_cpu_clock:
+            ran_ns = time.clock_gettime_ns(self._clock)
+            if ran_ns == self._ran_ns:  # who has not run has touched nothing: two thirds of the way are saved
+                return self._resident
+            self._ran_ns = ran_ns
         data = os.pread(self.statm_fd, 64, 0)
         if data != self._statm:
             self._statm = data
@@ -149,7 +159,7 @@ class LinuxProcess(Tracked):
     def read_counts(self) -> tuple[int, int]:
         cpu_ns = -1
         if self.has_cpu_clock:
-            cpu_ns = time.clock_gettime_ns(cpu_clock(self.pid))
+            cpu_ns = time.clock_gettime_ns(self._clock)
             if cpu_ns == self._cpu_ns:  # it has not run since: nothing of what it counts has moved
                 return self._counts
             self._cpu_ns = cpu_ns
@@ -184,6 +194,7 @@ class LinuxProcess(Tracked):
 
     def read_highest(self) -> int | None:
         """Return VmHWM in bytes; None for a process that has no memory any more."""
+        self._ran_ns = -1  # pages are taken from sleepers too, when memory is short: not unseen for long
         data = os.pread(self.status_fd, 4096, 0)
         at = data.find(b"VmHWM:")
         return None if at < 0 else int(data[at + 6 : data.index(b"kB", at)]) * 1024

@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import select
+import selectors
 import sys
 import time
 from collections.abc import Callable
@@ -71,6 +72,7 @@ class Sampler:
         self.config = config
         self._clock = Clock(wall_ns)
         self._nvml, self._amdsmi = nvml, amdsmi
+        self._stop_fd: int | None = config.get("stop_fd")
         self._viewer: Viewer | None = None
 
     def run(self) -> None:
@@ -80,6 +82,8 @@ class Sampler:
         self._system = this_system()
         _refuse_missing(pid, self._system)
         self._signals = launch.Signals()
+        # One descriptor to wait for, however many are behind it; made early, since select takes low numbers only.
+        self._waiter = selectors.DefaultSelector()
         self._writer = RunWriter(
             Path(config["file"]),
             header(config, self._clock, self._system),
@@ -183,60 +187,84 @@ class Sampler:
             return None
 
     def _loop(self) -> None:
-        stop_fd = self.config.get("stop_fd")
-        lifetimes = self._lifetimes
-        doorbells = [ring.fileno() for ring in self._listener.doorbells()]
-        waiting: list[int] = [self._signals.fd, *doorbells]
-        if stop_fd is not None:
-            waiting.append(stop_fd)
-        events = self._tree.events.socket.fileno() if self._tree.events is not None else None
-        deaf_until_ns = 0  # events of strangers wake nobody up to here
-        paces, monotonic = self._rounds.paces, time.monotonic_ns
+        """Wait for what comes first, and do it. A wake-up costs more than a tick: the way to the tick is short."""
+        for fd in self._sources():
+            self._waiter.register(fd, selectors.EVENT_READ)
+        waiter = [self._waiter.fileno()]
+        fast, *_ = paces = self._rounds.paces
+        lifetimes, monotonic, time_of = self._lifetimes, time.monotonic_ns, self._clock.of
         start = monotonic()
-        flush_ns = drain_ns = start + FLUSH_NS // 4
+        self._flush_ns = self._drain_ns = start + FLUSH_NS // 4
+        self._deaf_until_ns = 0  # events of strangers wake nobody up to here; 0 while they do
         for pace in paces:
             pace.due_ns = start
+        rest_ns = start  # when anything but the fast lane is due
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles; a collection would only make a tick late
         while lifetimes.ending is None:
-            until = flush_ns
-            for pace in paces:
-                if pace.due_ns < until:
-                    until = pace.due_ns
-            if drain_ns < until and self._listener.is_used():
-                until = drain_ns
-            hearing = waiting
-            if events is not None:
-                if deaf_until_ns <= monotonic():
-                    hearing = [*waiting, events]
-                else:
-                    until = min(until, deaf_until_ns)
-            ready = select.select(hearing, (), (), max(0, until - monotonic()) / 1e9)[0]
+            until = fast.due_ns if fast.due_ns < rest_ns else rest_ns
+            ready = select.select(waiter, (), (), max(0, until - monotonic()) / 1e9)[0]
             if ready:
-                if events is not None and events in ready and not lifetimes.hear_events():
-                    deaf_until_ns = min(paces[0].due_ns, monotonic() + DEAF_NS)
-                if self._signals.fd in ready:
-                    lifetimes.pass_on(self._signals, is_program=stop_fd is not None)
-                if any(bell in ready for bell in doorbells):
-                    self._listener.accept(self._peaks.welcome)
-                if stop_fd is not None and stop_fd in ready:
-                    if os.read(stop_fd, 4096) or not lifetimes.root_is_over():
-                        lifetimes.ending = Ending("stopped", detail="the program ended the recording")
-                    else:  # the program is gone: the next tick says so
-                        waiting.remove(stop_fd)
+                self._answer()
             now = monotonic()
-            for pace in paces:
-                if pace.due_ns <= now:
-                    pace.run(now, self._clock.of(now))
-            if now >= drain_ns:
-                drain_ns = now + DRAIN_NS
-                if self._listener.is_used():
-                    self._hear()
-            if now >= flush_ns:
-                flush_ns += FLUSH_NS * ((now - flush_ns) // FLUSH_NS + 1)
-                self._peaks.keep_changed(self._clock.of(now))
-                self._saving.flush(**self._missed())
+            if now >= fast.due_ns:
+                fast.run(now, time_of(now))
+            if now >= rest_ns or ready:
+                rest_ns = self._do_rest(now)
+
+    def _sources(self) -> list[int]:
+        """Return the descriptors that tell of something by becoming readable."""
+        sources = [self._signals.fd, *(bell.fileno() for bell in self._listener.doorbells())]
+        if self._stop_fd is not None:
+            sources.append(self._stop_fd)
+        if self._tree.events is not None:
+            sources.append(self._tree.events.socket.fileno())
+        return sources
+
+    def _answer(self) -> None:
+        """Take in what has come: events of the process table, signals, who wants to say something, the end."""
+        lifetimes, events = self._lifetimes, self._tree.events
+        ready = {key.fd for key, _ in self._waiter.select(0)}
+        if events is not None and events.socket.fileno() in ready and not lifetimes.hear_events():
+            self._waiter.unregister(events.socket)
+            self._deaf_until_ns = min(self._rounds.paces[0].due_ns, time.monotonic_ns() + DEAF_NS)
+        if self._signals.fd in ready:
+            lifetimes.pass_on(self._signals, is_program=self._stop_fd is not None)
+        if any(bell.fileno() in ready for bell in self._listener.doorbells()):
+            self._listener.accept(self._peaks.welcome)
+        if self._stop_fd in ready:
+            assert self._stop_fd is not None
+            if os.read(self._stop_fd, 4096) or not lifetimes.root_is_over():
+                lifetimes.ending = Ending("stopped", detail="the program ended the recording")
+            else:  # the program is gone: the next tick says so
+                self._waiter.unregister(self._stop_fd)
+
+    def _do_rest(self, now: int) -> int:
+        """Do what is due apart from the fast lane; returns when something will be."""
+        others = self._rounds.paces[1:]
+        for pace in others:
+            if pace.due_ns <= now:
+                pace.run(now, self._clock.of(now))
+        if now >= self._drain_ns:
+            self._drain_ns = now + DRAIN_NS
+            if self._listener.is_used():
+                self._hear()
+        if now >= self._flush_ns:
+            self._flush_ns += FLUSH_NS * ((now - self._flush_ns) // FLUSH_NS + 1)
+            self._peaks.keep_changed(self._clock.of(now))
+            self._saving.flush(**self._missed())
+        due = [self._flush_ns, *(pace.due_ns for pace in others)]
+        if self._listener.is_used():
+            due.append(self._drain_ns)
+        if self._deaf_until_ns:
+            if self._deaf_until_ns <= now:
+                assert self._tree.events is not None
+                self._waiter.register(self._tree.events.socket, selectors.EVENT_READ)
+                self._deaf_until_ns = 0
+            else:
+                due.append(self._deaf_until_ns)
+        return min(due)
 
     def _hear(self) -> None:
         if self._peaks.hear(self._listener.drain()):
@@ -270,6 +298,7 @@ class Sampler:
             lanes=self._rounds.account(),
             **self._missed(),
         )
+        self._waiter.close()
         self._listener.close()
         self._tree.close()
         with contextlib.suppress(OSError):
