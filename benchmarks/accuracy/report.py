@@ -305,7 +305,7 @@ widths of ranges were found on build halves; the report halves only report, with
 and verdicts of both halves were right was in sight when their two widths were last chosen; rows of both
 halves of xMem's set were looked at while its protocol (what version 4.51 of transformers does) was read, and
 its report half, which has all of its convolutional networks, contradicted copies for TF32 on consumer cards; the
-published rates of those cards then decided where copies are expected (`memgauge.devices.libraries`).
+published rates of those cards then decided where copies are expected (`memgauge.devices.convolutions`).
 
 *under*: share of estimates below what was measured. *damaged*: rows of timm's set that contradict the same
 model's other batch sizes (off the line through them by more than a quarter) or are below the authors' own sum of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from memgauge import devices
-from memgauge.devices import libraries
+from memgauge.devices import convolutions, libraries
 from memgauge.devices.stack import Stack
 from memgauge.estimate import traced
 from memgauge.frameworks.torch.cuda_convolution import WITHOUT_CUDNN_NOTE
@@ -155,13 +155,15 @@ def test_copies_for_tensor_cores_are_weighed_against_the_ordinary_units(
 ) -> None:
     one = dataclasses.replace(call(data, result, 32, 56, kernel), direction=direction)
     copied = one.data + one.weight + (0 if direction == "forward" else one.result)
-    assert libraries.pays(one, 4 * copied) is pays
+    assert convolutions.pays(one, 4 * copied) is pays
 
 
 def test_in_channels_last_nothing_is_copied_but_partial_sums_are_kept() -> None:
     last = dataclasses.replace(call(64, 128, 32, 56, 3), channels_last=True)
     expected = {
-        direction: libraries.convolution_bytes(dataclasses.replace(last, direction=direction), 108).expected
+        direction: convolutions.convolution_bytes(
+            dataclasses.replace(last, direction=direction), 108
+        ).expected
         for direction in ("forward", "data", "filter")
     }
     # 108 multiprocessors share the five tiles of the filter's gradient.
@@ -172,8 +174,8 @@ def test_winograd_needs_neighbouring_points() -> None:
     plain = dataclasses.replace(call(32, 32, 32, 56, 3), direction="data")
     dilated = dataclasses.replace(plain, dilated=True)
     copied = 4 * (plain.data + plain.weight + plain.result)
-    assert libraries.winograd_bytes(plain) and not libraries.winograd_bytes(dilated)
-    assert (libraries.pays(plain, copied), libraries.pays(dilated, copied)) == (False, True)
+    assert convolutions.winograd_bytes(plain) and not convolutions.winograd_bytes(dilated)
+    assert (convolutions.pays(plain, copied), convolutions.pays(dilated, copied)) == (False, True)
     trace = run(lambda: nn.Conv2d(8, 8, 3, dilation=2), 2, 8, 16, 16, device="nvidia-p100-16gb")
     highs = {trace.scratch[trace.events[i].storage].high_bytes for i, _ in of(trace, libraries.CONVOLUTION)}
     assert highs == {8 * 8 * 9 * 4}  # the filter; by Winograd it would be more
@@ -217,9 +219,9 @@ def test_half_types_are_weighed_without_winograd() -> None:
     wide = dataclasses.replace(
         call(256, 256, 32, 56, 3),
         itemsize=2,
-        rates=libraries.rates(place.rates, is_half=True, allows_tf32=False),
+        rates=convolutions.rates(place.rates, is_half=True, allows_tf32=False),
     )
-    assert libraries.pays(wide, 2 * (wide.data + wide.weight))
+    assert convolutions.pays(wide, 2 * (wide.data + wide.weight))
 
 
 def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
@@ -492,16 +494,16 @@ def test_a_searched_network_is_told_what_a_plan_by_transforms_would_take() -> No
 
     searched = run(model, 8, 512, 7, 7, before=switch)
     maps = 8 * (512 + 2048) + 512 * 2048  # one tile for each picture and channel, and one for each filter
-    assert [libraries.transform_bytes(call(512, 2048, 8, 7))] == [maps * 32 * 17 * 8]
+    assert [convolutions.transform_bytes(call(512, 2048, 8, 7))] == [maps * 32 * 17 * 8]
     notes = [line for line in searched.unmodelled if "Fourier" in line]
     assert len(notes) == 1 and "4.33 GiB" in notes[0]
     assert not [line for line in run(model, 8, 512, 7, 7).unmodelled if "Fourier" in line]
-    tiles = libraries.transform_bytes(call(3, 64, 1, 224, kernel=7)) // (32 * 17 * 8)
+    tiles = convolutions.transform_bytes(call(3, 64, 1, 224, kernel=7)) // (32 * 17 * 8)
     assert tiles == 9 * 9 * (3 + 64) + 3 * 64  # tiles overlap by the kernel less one
 
 
-def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libraries.Convolution:
-    return libraries.Convolution(
+def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> convolutions.Convolution:
+    return convolutions.Convolution(
         direction="forward",
         data=batch * data * side**2,
         weight=data * result * kernel**2,
@@ -511,7 +513,7 @@ def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> libr
         groups=1,
         channels=(data, result),
         channels_last=False,
-        rates=libraries.rates(devices.rates_of_architecture((8, 0)), is_half=False, allows_tf32=True),
+        rates=convolutions.rates(devices.rates_of_architecture((8, 0)), is_half=False, allows_tf32=True),
         strided=False,
         image=(side, side),
         batch=batch,

@@ -1,6 +1,6 @@
 """Convolutions on CUDA: who convolves, in which layout, and what is held meanwhile.
 
-cuDNN wherever it takes the types and layouts; its workspaces are `cuda_libraries`' and `devices.libraries`'. Else
+cuDNN wherever it takes the types and layouts; its workspaces are `cuda_libraries`' and `devices.convolutions`'. Else
 torch's own kernels.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memgauge.devices.libraries import Convolution
+from memgauge.devices.convolutions import Convolution
 from memgauge.frameworks.torch.cuda_attention import capability
 from memgauge.frameworks.torch.operators import rule_of
 from memgauge.frameworks.torch.shapes import Spec, output_specs

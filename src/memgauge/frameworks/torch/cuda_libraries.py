@@ -1,6 +1,6 @@
 """Where libraries take memory for themselves in a trace: at which operator, for how long.
 
-How much it is says `devices.libraries`. A workspace of cuBLAS is kept from the first product
+How much it is say `devices.libraries` and `devices.convolutions`. A workspace of cuBLAS is kept from the first product
 of a thread on: the program's thread, and the engine's, which runs backward. cuDNN's are given
 back when the convolution returns.
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memgauge.devices import libraries, rates_of_architecture
-from memgauge.devices.libraries import Convolution, Rates
+from memgauge.devices import convolutions, libraries, rates_of_architecture
+from memgauge.devices.convolutions import Convolution, Rates
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
 
@@ -143,7 +143,7 @@ class Libraries:
         Kinds differ by padding and dilation as well (cudnn/ConvShared.h `ConvolutionParams`).
         """
         kind = call, f"{tuple(padding)} {tuple(dilation)}"
-        size = libraries.convolution_bytes(call, self.card.multiprocessors)
+        size = convolutions.convolution_bytes(call, self.card.multiprocessors)
         if torch.backends.cudnn.benchmark and kind not in self._searched:
             self._searched.add(kind)
             self.pass_by(libraries.SEARCH, size)
@@ -153,7 +153,7 @@ class Libraries:
 
     def _warn_of_transforms(self, call: Convolution) -> None:
         """Keep a line on the largest plan by Fourier transforms that the search may try."""
-        size = libraries.transform_bytes(call)
+        size = convolutions.transform_bytes(call)
         if self._transform_bytes < size <= self.card.total_bytes:
             self._mode.unmodelled.pop(TRANSFORM_NOTE.format(format_bytes(self._transform_bytes)), None)
             self._mode.unmodelled.setdefault(TRANSFORM_NOTE.format(format_bytes(size)))
@@ -162,10 +162,10 @@ class Libraries:
     def rates(self, dtype: torch.dtype) -> Rates:
         """Return what the card computes in convolutions of this type; of MIOpen's plans nothing is expected."""
         if not self.card.is_nvidia:
-            return libraries.NO_FASTER
+            return convolutions.NO_FASTER
         allows = dtype is torch.float32 and _convolves_in_tf32()
         published = self.card.rates or rates_of_architecture(self.card.capability)
-        return libraries.rates(published, is_half=dtype in _HALF, allows_tf32=allows)
+        return convolutions.rates(published, is_half=dtype in _HALF, allows_tf32=allows)
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""

@@ -80,8 +80,12 @@ def _configuration(timm: Any, name: str) -> tuple[int, tuple[int, int], int]:
             raise UsageError(
                 f"timm:{architecture} has no weights {tag!r}; it has {', '.join(tags)}"
             ) from error
-    if found is None:
-        return 3, (224, 224), 1000
+    if (
+        found is None
+    ):  # some of timm 1.0.9 have none under their own name, and take another's when they are made
+        made = timm.create_model(architecture).pretrained_cfg
+        channels, height, width = made["input_size"]
+        return channels, (height, width), made["num_classes"]
     channels, height, width = found.input_size
     return channels, (height, width), found.num_classes
 
