@@ -14,7 +14,8 @@ from benchmarks.accuracy.protocols import VISION
 from benchmarks.accuracy.run import ABLATIONS, rows_of
 from benchmarks.accuracy.scatter import scatter
 from benchmarks.accuracy.sweep import section
-from memgauge.device_memory import LEAST_SPREAD, PLACEMENT_SPREAD
+from memgauge.capacity import LEAST_SPREAD
+from memgauge.device_memory import PLACEMENT_SPREAD
 from memgauge.records import Range, Uncertainty
 from memgauge.units import MIB
 

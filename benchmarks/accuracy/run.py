@@ -16,14 +16,8 @@ from typing import Any
 from benchmarks.accuracy.cases import Case
 from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
-from memgauge.device_memory import (
-    giving_way,
-    least_reserved,
-    replay_sized,
-    resized,
-    runs_within,
-    without,
-)
+from memgauge.allocators.sized import replay_sized, resized, without
+from memgauge.capacity import giving_way, least_reserved, runs_within
 from memgauge.devices import libraries
 from memgauge.devices.context import context
 from memgauge.records import Trace

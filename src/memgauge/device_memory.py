@@ -9,22 +9,17 @@ Each range covers 95 % and says where its width comes from (`Uncertainty`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
 
 import msgspec
 
-from memgauge.allocators import cuda_caching
-from memgauge.allocators.blocks import UNLIMITED_BYTES
-from memgauge.allocators.cuda_caching import CudaCachingAllocator
-from memgauge.allocators.replay import OutOfMemory, first_refused
 from memgauge.allocators.settings import CudaSettings
-from memgauge.devices import USABLE_SPREAD, Device, Figure, libraries
+from memgauge.allocators.sized import differs, replay_sized, reserved_sized
+from memgauge.capacity import LEAST_SPREAD, giving_way, least_reserved, runs_within, verdict
+from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.context import context
 from memgauge.devices.stack import Stack
-from memgauge.records import Fits, MemoryEvent, Range, Timeline, Trace, Uncertainty
+from memgauge.records import Fits, Range, Timeline, Trace, Uncertainty
 from memgauge.units import MIB
 
 # Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
@@ -34,13 +29,6 @@ from memgauge.units import MIB
 PLACEMENT_SPREAD = 0.06
 # and at least one shared segment, the step in which reserved memory grows.
 PLACEMENT_BYTES = 20 * MIB
-# Half-width of the least capacity, as a share of it: workspaces and cached blocks give way, so that
-# what remains is close to what is allocated. With it 96 % of the verdicts of the build halves (timm's
-# largest batches, xMem's capped runs) are right and 8 % uncertain (docs/accuracy.md); 3 % makes one
-# more in a hundred right and four more uncertain.
-LEAST_SPREAD = 0.02
-# The search for the least capacity ends at this share of it, or after so many tries.
-_CAPACITY_STEP, _CAPACITY_TRIES = 1 / 128, 6
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +80,7 @@ def device_memory(
         if limited is not None:
             timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
     low, high = (
-        reserved_sized(trace, settings, side) if _differs(trace, side) else unlimited
+        reserved_sized(trace, settings, side) if differs(trace, side) else unlimited
         for side in ("low", "high")
     )
     spread = placement_bytes(reserved)
@@ -144,191 +132,12 @@ def placement_bytes(reserved: int) -> int:
     return max(PLACEMENT_BYTES, int(PLACEMENT_SPREAD * reserved))
 
 
-def replay_sized(trace: Trace, settings: CudaSettings, side: str) -> Timeline:
-    """Return the replay without end, with scratch at its `low`, `expected` or `high` size."""
-    events = trace.events if side == "expected" else resized(trace.events, _sizes(trace, side))
-    return cuda_caching.replay(events, settings, releases=trace.cache_releases, streams=trace.streams)
-
-
-def reserved_sized(trace: Trace, settings: CudaSettings, side: str) -> int:
-    """Return the highest reserved memory of `replay_sized`, in less time."""
-    allocator = CudaCachingAllocator(settings)
-    changes = _changes(trace, {} if side == "expected" else _sizes(trace, side))
-    first_refused(changes, allocator, trace.cache_releases, trace.streams)
-    return allocator.peak_reserved_bytes
-
-
-def _sizes(trace: Trace, side: str) -> dict[int, int]:
-    return {s: max(x.low_bytes if side == "low" else x.high_bytes, 1) for s, x in trace.scratch.items()}
-
-
-def _changes(trace: Trace, sizes: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return storage and requested bytes of each event, with other sizes for some storages."""
-    return [
-        (storage, change if storage not in sizes else sizes[storage] if change > 0 else -sizes[storage])
-        for storage, change, _, _, _ in trace.events
-    ]
-
-
-def _differs(trace: Trace, side: str) -> bool:
-    """Return whether any scratch has another size on this side than it is expected to have."""
-    scratch = trace.scratch
-    for event in trace.events:
-        if event.requested_bytes > 0 and event.storage in scratch:
-            limits = scratch[event.storage]
-            size = limits.low_bytes if side == "low" else limits.high_bytes
-            if max(size, 1) != event.requested_bytes:
-                return True
-    return False
-
-
-def resized(events: Iterable[MemoryEvent], sizes: Mapping[int, int]) -> Iterator[MemoryEvent]:
-    """Yield the events with other sizes for some storages."""
-    for event in events:
-        storage, before, phase, layer, operator = event
-        size = sizes.get(storage)
-        if size is None:
-            yield event
-        else:
-            yield MemoryEvent(storage, size if before > 0 else -size, phase, layer, operator)
-
-
-def giving_way(trace: Trace) -> Trace:
-    """Return the trace as it runs where memory is short: no convolution has a workspace to speak of.
-
-    A plan whose workspace cannot be had is passed over for the next (`try_plans` catches
-    OutOfMemoryError; the search leaves out what is larger than the memory that is left:
-    aten/src/ATen/native/cudnn/Conv_v8.cpp), and among them are plans that need none.
-    """
-    kinds = (libraries.CONVOLUTION, libraries.SEARCH)
-    sizes = {s: max(x.low_bytes, 1) for s, x in trace.scratch.items() if x.mechanism in kinds}
-    if not sizes:
-        return trace
-    return dataclasses.replace(trace, events=list(resized(trace.events, sizes)))
-
-
-def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
-    """Return the trace as it would be if some mechanisms did not exist (for ablations)."""
-    left_out = {s for s, scratch in trace.scratch.items() if scratch.mechanism in mechanisms}
-    events: list[MemoryEvent] = []
-    places: list[int] = []
-    for event in trace.events:
-        places.append(len(events))
-        if event.storage not in left_out:
-            events.append(event)
-    places.append(len(events))
-    releases = () if "cache releases" in mechanisms else tuple(places[r] for r in trace.cache_releases)
-    scratch = {s: x for s, x in trace.scratch.items() if s not in left_out}
-    return Trace(
-        events=events,
-        categories=trace.categories,
-        layers=trace.layers,
-        modules=trace.modules,
-        assumptions=trace.assumptions,
-        unmodelled=trace.unmodelled,
-        scratch=scratch,
-        cache_releases=releases,
-        streams={} if "streams" in mechanisms else trace.streams,
-        uses=trace.uses,
-    )
-
-
-def runs_within(
-    trace: Trace, settings: CudaSettings, capacity_bytes: int, total_bytes: int | None = None
-) -> Timeline | None:
-    """Return the replay within a capacity of reserved memory, None if it runs out.
-
-    `total_bytes` is the card's memory, of which a fraction may be allowed; without it, the capacity.
-    """
-    if capacity_bytes <= 0:
-        return None
-    try:
-        return cuda_caching.replay(
-            trace.events,
-            settings,
-            capacity_bytes,
-            total_bytes=total_bytes,
-            releases=trace.cache_releases,
-            streams=trace.streams,
-        )
-    except OutOfMemory:
-        return None
-
-
-def least_reserved(trace: Trace, settings: CudaSettings, beside_bytes: int = 0) -> int:
-    """Return the least reserved memory within which a run succeeds, cached blocks being given back.
-
-    To 1/128, or as near as six tries come once one of them runs. Where only a fraction of a card is
-    allowed, it is what a card must have for that, less `beside_bytes`, which lie outside the allocator.
-
-    What is requested at once is not enough, so the search begins there, in steps that double until a try
-    runs; it would run in what it reserved. Between the last that failed and this one the search halves. A
-    try that fails wants what it held when it was refused, and one segment more; less is taken to fail, too:
-    success is not quite monotonic in the capacity, and a capacity below that would do by luck.
-    """
-    share = settings.per_process_memory_fraction
-    if share == 0:
-        return UNLIMITED_BYTES  # nothing is allowed on any card
-
-    def room(reserved: int) -> int:
-        return reserved if share == 1 else max(reserved, math.ceil(reserved / share) - beside_bytes)
-
-    changes = _changes(trace, {})
-    below = room(max(accumulate(change for _, change in changes), default=0)) - 1
-    enough: int | None = None
-    tries, step = 0, max(settings.large_segment_bytes, int(below * _CAPACITY_STEP))
-    while enough is None or (
-        tries < _CAPACITY_TRIES and enough - below > max(2 * MIB, enough * _CAPACITY_STEP)
-    ):
-        tries += 1
-        capacity = below + step if enough is None else (below + enough) // 2
-        allocator = CudaCachingAllocator(settings, capacity, total_bytes=capacity + beside_bytes)
-        refused = first_refused(changes, allocator, trace.cache_releases, trace.streams)
-        if refused is None:
-            enough = allocator.peak_reserved_bytes if share == 1 else capacity
-        else:
-            wanted = room(allocator.reserved_bytes + allocator.segment_bytes(refused))
-            below = max(capacity, min(wanted, enough or wanted) - 1)
-            step *= 2
-    return enough
-
-
 def widened(expected: int, parts: tuple[Uncertainty, ...], *, at_least: int) -> Range:
     """Return the range whose half-widths are the independent parts' root of squares."""
     down = math.sqrt(sum(part.low_bytes**2 for part in parts))
     up = math.sqrt(sum(part.high_bytes**2 for part in parts))
     return Range(
         low=min(expected, max(int(expected - down), at_least)), expected=expected, high=int(expected + up)
-    )
-
-
-def verdict(need: Range, device: Range, place: Device) -> Fits:
-    """Say whether a run fits: `need` is the capacity that it must have, the context included."""
-    usable = place.usable_figure
-    if usable is None:
-        reason = "the card's memory is not known: run `memgauge calibrate` where it is, or give --device NAME"
-        return Fits(
-            verdict="uncertain",
-            capacity_bytes=None,
-            free_bytes=None,
-            reason=reason,
-            least_capacity_bytes=need,
-        )
-    spread = int(usable.bytes * USABLE_SPREAD) if usable.grade == "guessed" else 0
-    if need.high <= usable.bytes - spread:
-        said, reason = "yes", "even at the high end of the range"
-        if device.expected > usable.bytes - spread:
-            reason = "by giving cached blocks back and trying again"
-    elif need.low > usable.bytes + spread:
-        said, reason = "no", "even at the low end of the range"
-    else:
-        said, reason = "uncertain", "the card's usable memory lies within the range of what the run needs"
-    return Fits(
-        verdict=said,
-        capacity_bytes=usable.bytes,
-        free_bytes=usable.bytes - device.expected,
-        reason=reason,
-        least_capacity_bytes=need,
     )
 
 

@@ -8,16 +8,9 @@ import pytest
 from msgspec import structs
 
 from memgauge.allocators.settings import CudaSettings, parse_cuda_settings
-from memgauge.device_memory import (
-    device_memory,
-    giving_way,
-    least_reserved,
-    replay_sized,
-    reserved_sized,
-    runs_within,
-    widened,
-    without,
-)
+from memgauge.allocators.sized import replay_sized, reserved_sized, without
+from memgauge.capacity import giving_way, least_reserved, runs_within
+from memgauge.device_memory import device_memory, widened
 from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.stack import Stack
 from memgauge.records import Category, MemoryEvent, Range, Scratch, Trace, Uncertainty
