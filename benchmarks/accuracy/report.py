@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def write(results: Path, docs: Path) -> None:
     """Write the page and the picture from the folder of results."""
     found = {name: _with_peers(results, name) for name in _TITLES}
     found = {name: rows for name, rows in found.items() if rows}
-    lines = [_HEAD]
+    lines = [_HEAD.format(versions=_versions(), date=datetime.date.today())]
     for name, rows in found.items():
         lines.append(f"\n## {_TITLES[name]}\n")
         lines += _counts(rows)
@@ -284,6 +286,11 @@ def _verdict_line(title: str, said: dict[str, Any]) -> str:
     return f"| {title} | {said['n']} | {values} |"
 
 
+def _versions() -> str:
+    """Return the versions of what makes the networks."""
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "timm", "transformers"))
+
+
 _HEAD = """# Accuracy on GPUs
 
 Estimates beside what others measured on GPUs. Nothing here was measured by us on a GPU: no machine with one
@@ -297,7 +304,8 @@ python -m benchmarks.accuracy report --out RESULTS --docs docs
 ```
 
 (for the MLPs `--limit 30`, for xMem's runs `--limit 9 --seconds 100`) writes this page and the picture; cases run in the order of a hash of their keys, so that a part is a sample.
-Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock, at loads of 3 to 6), torch 2.13.0+cpu, timm 1.0.31, transformers 5.23.0, 2026-11-21.
+Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock, two
+cases at a time); {versions}; {date}.
 
 Each set is divided by family of architectures (the letters that a model's name begins with; for xMem the model,
 for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Relatives under other
@@ -312,8 +320,10 @@ published rates of those cards then decided where copies are expected (`memgauge
 model's other batch sizes (off the line through them by more than a quarter) or are below the authors' own sum of
 fake tensors for the same row; the estimate plays no part in either.
 
-1,318 of timm's rows were run before copies of odd layouts, masks and indices were added; on the smallest batch of one network for
-each of 214 beginnings of names these moved only families whose 208 rows were run again.
+Networks change under their names: from timm 1.0.9 to 1.0.31 `ecaresnext50t_32x4d` became twice as deep and `hiera`
+attends otherwise. The A100 set is of 1.0.9, as its names tell: one that came with 1.0.9 is among them, and none of the 73 that
+versions 1.0.10 to 1.0.20 added to its families, of whose older names it has 63 %. So timm 1.0.9 is what the benchmark is run
+with (`constraints.txt`). It was the error of `hiera`, on the report half, that made us look.
 
 ![Estimated against measured, report halves](accuracy.svg)
 """
