@@ -374,7 +374,7 @@ off as the smallest quarter of the build half shows it to be), the libraries' wo
 to the highest known of all) and placement ({placement:g} % of reserved: 95 % of the residuals of the build half of
 timm's set are inside, and of xMem's, which are a little larger). The least capacity, which verdicts rest on, has
 the context's width and {least:g} %, with which 96 % of the build halves' verdicts are right.
-Families are not alike: where each is counted once ("families alike"), fewer ranges hold on the build half too, and that is
+Families are not alike: where each is counted once ("families alike"), fewer ranges hold on the report half, and that is
 what a new architecture may expect. A wider placement would hold more of them, at the cost of every other range, and
 nothing where ranges fail by much: MnasNet and MobileNetV2 take 12 to 17 % more at some batch sizes and not at
 others; rows are damaged in ways that nothing else shows; and `cudnn.benchmark` tries a plan by Fourier
