@@ -305,7 +305,7 @@ python -m benchmarks.accuracy report --out RESULTS --docs docs
 
 (for the MLPs `--limit 30`, for xMem's runs `--limit 9 --seconds 100`) writes this page and the picture; cases run in the order of a hash of their keys, so that a part is a sample.
 Each heading says how many rows were run. Machine: 2 cores, shared with other work (times are by the clock, two
-cases at a time); {versions}; {date}.
+cases at a time). Written on {date} with {versions}.
 
 Each set is divided by family of architectures (the letters that a model's name begins with; for xMem the model,
 for MLPs the architecture): SHA-256 of the family, first byte even: **build**, odd: **report**. Relatives under other
@@ -321,9 +321,9 @@ model's other batch sizes (off the line through them by more than a quarter) or 
 fake tensors for the same row; the estimate plays no part in either.
 
 Networks change under their names: from timm 1.0.9 to 1.0.31 `ecaresnext50t_32x4d` became twice as deep and `hiera`
-attends otherwise. The A100 set is of 1.0.9, as its names tell: one that came with 1.0.9 is among them, and none of the 73 that
-versions 1.0.10 to 1.0.20 added to its families, of whose older names it has 63 %. So timm 1.0.9 is what the benchmark is run
-with (`constraints.txt`). It was the error of `hiera`, on the report half, that made us look.
+attends otherwise. The A100 set is of 1.0.9, as its names tell: one that came with 1.0.9 is among them
+(`vit_mediumd_patch16_reg4_gap_384`), and none that later versions added to its families. So timm 1.0.9 is what the benchmark
+is run with (`constraints.txt`). It was the error of `hiera`, on the report half, that made us look.
 
 ![Estimated against measured, report halves](accuracy.svg)
 """
@@ -388,6 +388,5 @@ range.
 
 Which plan cuDNN's heuristics choose is not published ([decision 6](decisions/0006-cudnn-workspaces.md)). Seen on
 build halves and left out, because nothing published explains it: poolformer takes 4 % more at a batch of 128 and
-nothing at 32; convformer and caformer 3 to 6 % more, botnet50ts 7 to 9 %; cspdarknet53 5 % less. `ecaresnext50t_32x4d` is a smaller network in the version of timm
-that was measured than in this one: all its rows are a third too high.
+nothing at 32; convformer and caformer 3 to 6 % more, botnet50ts 7 to 9 %; cspdarknet53 5 % less.
 """

@@ -145,7 +145,12 @@ def test_timm_models_take_their_own_size_or_that_of_a_tag() -> None:
 
     assert size("timm:vit_tiny_patch16_384") == (1, 3, 384, 384)
     assert size("timm:resnet50.a1_in1k") == (1, 3, 224, 224)
-    assert size("timm:efficientnet_x_b3") == (1, 3, 288, 288)  # in timm 1.0.9 it has no configuration but b3's
+    assert size("timm:efficientnet_x_b3") == (
+        1,
+        3,
+        288,
+        288,
+    )  # in timm 1.0.9 it has no configuration but b3's
     with pytest.raises(UsageError, match="has no weights 'nothing'"):
         resolve("timm:resnet50.nothing")
 

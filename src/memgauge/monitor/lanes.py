@@ -61,7 +61,7 @@ class Pace:
 
     def run(self, now_ns: int, now_us: int) -> None:
         """Read once, and set the time for the next."""
-        if self.ticks % self._measured_each:
+        if self.ticks % self._measured_each and self.interval_ns == self.asked_ns:
             self.read(now_us)
         else:
             began = time.thread_time_ns()

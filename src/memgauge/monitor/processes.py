@@ -7,6 +7,7 @@ used again. Reading one costs a tenth of opening the file again.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import ClassVar
 
@@ -15,13 +16,16 @@ from memgauge.monitor.tracked import Stat, Tracked, shortened
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")  # how fine /proc gives CPU time: 10 ms as a rule
 TICK_US = TICK_NS // 1000
+# The kernel's own tick, CONFIG_HZ: the step of its coarse clock (clock_getres(2), CLOCK_MONOTONIC_COARSE = 6).
+SCHEDULER_TICK_NS = round(time.clock_getres(6) * 1e9) if sys.platform == "linux" else TICK_NS
 
 
 def cpu_clock(pid: int) -> int:
     """Return the clock that tells the CPU time of all threads of a process, to the nanosecond.
 
     Linux makes its number of the pid (clock_getcpuclockid(3); kernel, include/linux/posix-timers.h). Any user
-    may read it: 0.4 µs, where /proc/PID/stat takes 3.4 (EPYC, Linux 6.18, November 2026, warm).
+    may read it: 0.4 µs, where /proc/PID/stat takes 3.4 (EPYC, Linux 6.18, November 2026, warm). For a process that
+    runs on another core it is as of that core's last scheduler tick (kernel/sched/cputime.c, `thread_group_cputime`).
     """
     return ~pid << 3 | 2
 
@@ -32,6 +36,15 @@ def _has_cpu_clocks() -> bool:
     except OSError:  # systems that only look like Linux
         return False
     return True
+
+
+def has_tickless_cpus() -> bool:
+    """Return whether some CPUs run a lone process without scheduler ticks (kernel, timers/no_hz, `nohz_full`)."""
+    try:
+        with open("/sys/devices/system/cpu/nohz_full") as file:
+            return any(map(str.isdigit, file.read()))
+    except OSError:
+        return False
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -91,12 +104,10 @@ class LinuxProcess(Tracked):
         OSError: It is gone, or there are no descriptors left.
     """
 
-    instrument = (
-        "/proc/PID/statm"  # of a process that has run since the last reading, or after `read_highest`
-    )
+    instrument = "/proc/PID/statm"
     has_cpu_clock = _has_cpu_clocks()
     cpu_instrument = "clock_gettime, the process's CPU clock" if has_cpu_clock else "/proc/PID/stat"
-    cpu_refresh_us = None if has_cpu_clock else TICK_US
+    cpu_refresh_us = SCHEDULER_TICK_NS // 1000 if has_cpu_clock else TICK_US
     slow_metrics: ClassVar[dict[str, str]] = {
         "pss_bytes": "/proc/PID/smaps_rollup",
         "uss_bytes": "/proc/PID/smaps_rollup",
@@ -144,12 +155,15 @@ class LinuxProcess(Tracked):
     def read_stat(self) -> Stat:
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
 
-    def read_resident(self) -> int:
+    def read_resident_if_run(self) -> int:
         if self.has_cpu_clock:
             ran_ns = time.clock_gettime_ns(self._clock)
-            if ran_ns == self._ran_ns:  # who has not run has touched nothing: two thirds of the way are saved
+            if ran_ns == self._ran_ns:
                 return self._resident
             self._ran_ns = ran_ns
+        return self.read_resident()
+
+    def read_resident(self) -> int:
         data = os.pread(self.statm_fd, 64, 0)
         if data != self._statm:
             self._statm = data

@@ -38,6 +38,7 @@ class ProcessReadings:
         self._state: list[tuple[int, int, int]] = []  # id, faults, resident of all, when shares were read
         self._read_us = 0
         self._refused: set[str] = set()  # what may not be read of some process
+        self.skips_sleepers = False  # whether who has not run since the last tick need not be read
 
     def begin(self, process: Tracked) -> None:
         """Open the columns of a process that joined."""
@@ -58,9 +59,10 @@ class ProcessReadings:
     def read_fast(self) -> list[Tracked]:
         """Read what is resident; returns who is gone."""
         gone: list[Tracked] = []
+        skips = self.skips_sleepers
         for process in self._tree.live.values():
             try:
-                resident = process.read_resident()
+                resident = process.read_resident_if_run() if skips else process.read_resident()
                 if resident == 0:
                     if process.is_over():
                         gone.append(process)

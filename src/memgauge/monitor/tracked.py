@@ -121,6 +121,17 @@ class Tracked(ABC):
             OSError: It is gone.
         """
 
+    def read_resident_if_run(self) -> int:
+        """Return the same, but as it was last read if the process has not run since: it has touched nothing.
+
+        That is known as of the last scheduler tick. What others do to a sleeper (they swap it out, write into
+        it, share its memory) is seen once `read_highest` was called.
+
+        Raises:
+            OSError: It is gone.
+        """
+        return self.read_resident()
+
     @abstractmethod
     def read_counts(self) -> tuple[int, int]:
         """Return CPU time in ns and the minor faults of its past children; sets `faults` and `threads`.

@@ -80,10 +80,9 @@ def _configuration(timm: Any, name: str) -> tuple[int, tuple[int, int], int]:
             raise UsageError(
                 f"timm:{architecture} has no weights {tag!r}; it has {', '.join(tags)}"
             ) from error
-    if (
-        found is None
-    ):  # some of timm 1.0.9 have none under their own name, and take another's when they are made
-        made = timm.create_model(architecture).pretrained_cfg
+    if found is None:  # some of timm 1.0.9: they take another's configuration when they are made
+        with torch.random.fork_rng(devices=[]):
+            made = timm.create_model(architecture).pretrained_cfg
         channels, height, width = made["input_size"]
         return channels, (height, width), made["num_classes"]
     channels, height, width = found.input_size
