@@ -516,7 +516,7 @@ def test_a_process_that_is_ending_is_not_taken_for_one_that_may_not_be_read(tmp_
         pytest.skip("needs root to become somebody else")
     path = tmp_path / "a.mg"
     writer, tree = RunWriter(path, {}), Tree(this_system(), None, set())
-    readings = ProcessReadings(writer, tree, Notes(writer, Clock()))
+    readings = ProcessReadings(writer, tree, Notes(writer, Clock()), 100_000_000)
     with _waiting_child() as (ending, end), _waiting_child() as (alive, _):
         for pid in (ending, alive):
             process = tree.add(pid, CHILDREN)

@@ -9,7 +9,7 @@ from typing import Any
 from memgauge.monitor.cgroup import Group
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import PAGE
+from memgauge.monitor.processes import PAGE, SCHEDULER_TICK_NS, has_tickless_cpus
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
@@ -28,9 +28,10 @@ class ProcessReadings:
         writer: Has the lanes fast, cpu and slow.
         tree: The processes that are followed.
         notes: Is told what may not be read.
+        interval_ns: Of the lane fast. From two scheduler ticks on, who has not run is not read again.
     """
 
-    def __init__(self, writer: RunWriter, tree: Tree, notes: Notes) -> None:
+    def __init__(self, writer: RunWriter, tree: Tree, notes: Notes, interval_ns: int) -> None:
         self._writer, self._tree, self._notes = writer, tree, notes
         self._fast, self._cpu, self._slow = (writer.lane(name) for name in ("fast", "cpu", "slow"))
         self._gone_lately: list[Tracked] = []  # since the last reading of CPU time
@@ -38,7 +39,8 @@ class ProcessReadings:
         self._state: list[tuple[int, int, int]] = []  # id, faults, resident of all, when shares were read
         self._read_us = 0
         self._refused: set[str] = set()  # what may not be read of some process
-        self.skips_sleepers = False  # whether who has not run since the last tick need not be read
+        # Who has run is known as of the last scheduler tick, which no CPU without ticks tells.
+        self._skips_sleepers = interval_ns >= 2 * SCHEDULER_TICK_NS and not has_tickless_cpus()
 
     def begin(self, process: Tracked) -> None:
         """Open the columns of a process that joined."""
@@ -59,7 +61,7 @@ class ProcessReadings:
     def read_fast(self) -> list[Tracked]:
         """Read what is resident; returns who is gone."""
         gone: list[Tracked] = []
-        skips = self.skips_sleepers
+        skips = self._skips_sleepers
         for process in self._tree.live.values():
             try:
                 resident = process.read_resident_if_run() if skips else process.read_resident()

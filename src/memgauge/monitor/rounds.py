@@ -9,7 +9,6 @@ from memgauge.monitor.devices import DeviceReadings
 from memgauge.monitor.lanes import Pace, budget_for, in_step
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
-from memgauge.monitor.processes import SCHEDULER_TICK_NS, has_tickless_cpus
 from memgauge.monitor.readings import GroupReadings, MachineReadings, ProcessReadings
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
@@ -57,9 +56,6 @@ class Rounds:
             interval_ns: Of the fast lane; the others keep in step with it.
             budget: Share of one core that each may take, None for what is usual.
         """
-
-        # Who runs is known as of the last scheduler tick, which no CPU without ticks tells.
-        self._processes.skips_sleepers = interval_ns >= 2 * SCHEDULER_TICK_NS and not has_tickless_cpus()
 
         def pace(name: str, least_ns: int, read: Callable[[int], None]) -> Pace:
             allowed = budget_for(max(interval_ns, least_ns), budget)

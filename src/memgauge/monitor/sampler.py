@@ -120,7 +120,7 @@ class Sampler:
 
     def _open_lanes(self) -> None:
         writer, tree, clock, notes = self._writer, self._tree, self._clock, self._notes
-        processes = ProcessReadings(writer, tree, notes)
+        processes = ProcessReadings(writer, tree, notes, int(self.config["interval_ns"]))
         self._machine = MachineReadings(writer, clock, notes, self._system, self._own)
         self._devices = DeviceReadings(writer, tree, notes)
         self._peaks = Peaks(writer, tree, notes, clock)
