@@ -29,7 +29,8 @@ _SIGINFO = struct.Struct("=IiiI")  # number, errno, code, pid: the head of signa
 _SIGINFO_SIZE = 128
 _PR_SET_CHILD_SUBREAPER = 36
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss, getrusage(2) of each system
-# Between its last look at itself and exec; the kernel's batches are in it, 1 MiB on two cores.
+# Between its last look at itself and exec. What the kernel's counters may lag behind is in it: 32 pages on each CPU, of
+# anonymous, file and shared memory each (kernel, lib/percpu_counter.c): 768 KiB on two.
 _LAUNCHER_GROWS = 2 * 2**20
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell ends with in these cases
 

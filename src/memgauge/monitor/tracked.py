@@ -122,7 +122,7 @@ class Tracked(ABC):
         """
 
     def read_resident_if_run(self) -> int:
-        """Return the same, but as it was last read if the process has not run since: it has touched nothing.
+        """Return resident bytes, as they were last read if the process has not run since: it has touched nothing.
 
         That is known as of the last scheduler tick. What others do to a sleeper (they swap it out, write into
         it, share its memory) is seen once `read_highest` was called.
