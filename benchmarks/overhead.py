@@ -25,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -61,6 +63,16 @@ import sys, time
 while True: time.sleep(float(sys.argv[1]))
 """
 
+READS = """
+import os, sys, time
+root = int(sys.argv[1])
+pids = [root, *map(int, open(f"/proc/{root}/task/{root}/children").read().split())]
+files = [os.open(path, os.O_RDONLY) for path in [*(f"/proc/{p}/statm" for p in pids), "/proc/meminfo"]]
+while True:
+    for file in files: os.pread(file, 256, 0)
+    time.sleep(float(sys.argv[2]))
+"""
+
 MEMORY_PROFILER = """
 import sys, memory_profiler
 found = memory_profiler.memory_usage(int(sys.argv[1]), interval=float(sys.argv[2]), timeout=1e9,
@@ -82,7 +94,8 @@ def tools(root: int, interval_s: float, folder: Path) -> dict[str, list[str]]:
     config = {"file": out, "interval_ns": round(interval_s * 1e9), "pid": root, "overwrite": True}
     return {
         "memgauge": [python, "-m", "memgauge.monitor.sampler", json.dumps(config)],
-        "a bare sleep": [python, "-c", BARE, str(interval_s), out],  # what waking up costs on this machine
+        "a bare sleep": [python, "-c", BARE, str(interval_s), out],  # what waking up costs on this machine,
+        "nine statm, meminfo": [python, "-c", READS, str(root), str(interval_s), out],  # and reading so much
         "psutil, tree walk": [python, "-c", PSUTIL, str(root), str(interval_s), out],
         "psrecord": [
             str(Path(python).with_name("psrecord")),
@@ -115,19 +128,34 @@ def samples_taken(name: str, out: Path) -> int | None:
         return None
 
 
-def peers(warm_s: float, busy: int) -> None:
-    """Run each tool on the same tree, one after the other, at each interval, beside so many busy processes."""
-    print(
-        f"{'tool':20} {'interval':>9} {'% of a core':>12} {'us/sample':>10} {'samples/s':>10} {'RSS MiB':>8}"
-    )
+class Cost(NamedTuple):
+    """What one tool took over one window."""
+
+    percent: float  # of a core
+    sample_us: float | None  # None where its output does not tell how many samples it took
+    samples_s: float | None
+    resident_mib: float
+
+
+def peers(warm_s: float, busy: int, rounds: int, only: Sequence[str]) -> None:
+    """Run each tool on the same tree, one after the other, at each interval, beside so many busy processes.
+
+    What else the machine's host does moves every figure: the middle of several rounds is shown, with the
+    lowest and the highest.
+    """
+    names = [name for name in tools(0, 1.0, Path()) if not only or any(name.startswith(o) for o in only)]
+    found: dict[tuple[str, float], list[Cost]] = {}
     tree = subprocess.Popen([sys.executable, "-c", TREE])
     beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
     try:
         time.sleep(1.5)
-        for interval_s in INTERVALS_S:
-            for name in tools(0, interval_s, Path()):
-                with tempfile.TemporaryDirectory() as folder:
-                    print(_one(name, tree.pid, interval_s, Path(folder), warm_s), flush=True)
+        for number in range(rounds):
+            for interval_s in INTERVALS_S:
+                for name in names:
+                    print(f"round {number + 1}: {name}, {interval_s * 1000:.0f} ms", file=sys.stderr)
+                    with tempfile.TemporaryDirectory() as folder:
+                        cost = _one(name, tree.pid, interval_s, Path(folder), warm_s)
+                    found.setdefault((name, interval_s), []).extend([cost] if cost else [])
     finally:
         for process in beside:
             process.kill()
@@ -136,10 +164,30 @@ def peers(warm_s: float, busy: int) -> None:
             child.kill()
         tree.kill()
         tree.wait()
+    print(
+        f"{'tool':20} {'interval':>9} {'% of a core':>12} {'lowest':>7} {'highest':>7} {'us/sample':>10} "
+        f"{'samples/s':>10} {'RSS MiB':>8}"
+    )
+    for (name, interval_s), costs in found.items():
+        print(_row(name, interval_s, costs))
 
 
-def _one(name: str, root: int, interval_s: float, folder: Path, warm_s: float) -> str:
+def _row(name: str, interval_s: float, costs: list[Cost]) -> str:
     label = f"{name:20} {interval_s * 1000:>6.0f} ms"
+    if not costs:
+        return f"{label} {'does not run':>12}"
+    percent = [c.percent for c in costs]
+    text = f"{label} {statistics.median(percent):12.2f} {min(percent):7.2f} {max(percent):7.2f}"
+    each, taken = [c.sample_us for c in costs if c.sample_us], [c.samples_s for c in costs if c.samples_s]
+    text += (
+        f" {statistics.median(each):10.0f} {statistics.median(taken):10.1f}"
+        if each and taken
+        else f" {'—':>10} {'—':>10}"
+    )
+    return f"{text} {max(c.resident_mib for c in costs):8.1f}"
+
+
+def _one(name: str, root: int, interval_s: float, folder: Path, warm_s: float) -> Cost | None:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(tools(root, interval_s, folder)[name], **quiet)
     watched = psutil.Process(process.pid)
@@ -147,7 +195,7 @@ def _one(name: str, root: int, interval_s: float, folder: Path, warm_s: float) -
     try:
         time.sleep(warm_s)
         if process.poll() is not None:
-            return f"{label} {'does not run':>12}"
+            return None
         before, counted, began = _cpu_s(watched), samples_taken(name, out), time.monotonic()
         time.sleep(WINDOW_S)
         window = time.monotonic() - began
@@ -157,10 +205,12 @@ def _one(name: str, root: int, interval_s: float, folder: Path, warm_s: float) -
         process.terminate()
         process.wait()
     taken = after - counted if after is not None and counted is not None and name != "nvitop collector" else 0
-    if name == "psrecord":
-        taken = after - counted if after and counted is not None else 0
-    each = f"{used / taken * 1e6:10.0f} {taken / window:10.1f}" if taken else f"{'—':>10} {'—':>10}"
-    return f"{label} {100 * used / window:12.2f} {each} {resident:8.1f}"
+    return Cost(
+        100 * used / window,
+        used / taken * 1e6 if taken else None,
+        taken / window if taken else None,
+        resident,
+    )
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -410,8 +460,10 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser.add_argument("--warm", type=float, default=12.0, help="peers: seconds before the window")
     parser.add_argument("--busy", type=int, default=0, help="peers: processes that keep a core busy beside")
+    parser.add_argument("--rounds", type=int, default=3, help="peers: windows of each tool at each interval")
+    parser.add_argument("--only", help="peers: beginnings of tools' names, with commas between them")
     asked = parser.parse_args()
     if asked.what == "peers":
-        peers(asked.warm, asked.busy)
+        peers(asked.warm, asked.busy, asked.rounds, asked.only.split(",") if asked.only else ())
     else:
         {"loop": loop, "marks": marks, "exits": exits, "files": files}[asked.what]()

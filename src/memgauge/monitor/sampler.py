@@ -2,9 +2,9 @@
 
     python -m memgauge.monitor.sampler CONFIG [COMMAND…]
 
-One loop waits for whatever comes first: a lane that is due, a signal, a process that wants to say
-something, an event of the process table. What it reads goes to columns in memory and from there to
-the file, at least once a second. It uses one thread and, on Linux, the standard library only.
+It opens all that is read and written, starts the command or finds the process, runs the loop, and writes
+how it ended. What is read goes to columns in memory and from there to the file, at least once a second. It
+uses one thread and, on Linux, the standard library only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an import would answer Ctrl-C by a traceback
 
 import contextlib
-import gc
 import json
 import os
-import select
-import selectors
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +31,7 @@ from memgauge.monitor.endings import OomKills
 from memgauge.monitor.launch import Ending
 from memgauge.monitor.lifetimes import Lifetimes
 from memgauge.monitor.listening import Listener
+from memgauge.monitor.loop import Loop
 from memgauge.monitor.marks import ENVIRONMENT, with_outer
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
@@ -44,10 +42,6 @@ from memgauge.monitor.system import System, this_system
 from memgauge.monitor.tree import Tree
 from memgauge.monitor.viewer import Viewer
 from memgauge.storage import RunWriter
-
-FLUSH_NS = 800_000_000  # a killed sampler loses what came after the last flush
-DEAF_NS = 100_000_000  # how long events may wait after some that were about strangers only
-DRAIN_NS = 50_000_000  # how long marks may wait for the next look
 
 
 class Sampler:
@@ -82,8 +76,6 @@ class Sampler:
         self._system = this_system()
         _refuse_missing(pid, self._system)
         self._signals = launch.Signals()
-        # One descriptor to wait for, however many are behind it; made early, since select takes low numbers only.
-        self._waiter = selectors.DefaultSelector()
         self._writer = RunWriter(
             Path(config["file"]),
             header(config, self._clock, self._system),
@@ -111,7 +103,7 @@ class Sampler:
             self._begin(command, pid)
             for text in config.get("announce", ()):
                 self._notes.complain(text)
-            self._loop()
+            self._run_loop()
         except launch.CommandError as error:
             self._lifetimes.ending = Ending("stopped", code=error.exit_code, detail=str(error))
             raise
@@ -186,95 +178,25 @@ class Sampler:
             )
             return None
 
-    def _loop(self) -> None:
-        """Wait for what comes first, and do it. A wake-up costs more than a tick: the way to the tick is short."""
-        for fd in self._sources():
-            self._waiter.register(fd, selectors.EVENT_READ)
-        waiter = [self._waiter.fileno()]
-        fast, *_ = paces = self._rounds.paces
-        lifetimes, monotonic, time_of = self._lifetimes, time.monotonic_ns, self._clock.of
-        start = monotonic()
-        self._flush_ns = self._drain_ns = start + FLUSH_NS // 4
-        self._deaf_until_ns = 0  # events of strangers wake nobody up to here; 0 while they do
-        for pace in paces:
-            pace.due_ns = start
-        rest_ns = start  # when anything but the fast lane is due
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # nothing here makes cycles; a collection would only make a tick late
-        while lifetimes.ending is None:
-            until = fast.due_ns if fast.due_ns < rest_ns else rest_ns
-            ready = select.select(waiter, (), (), max(0, until - monotonic()) / 1e9)[0]
-            if ready:
-                self._answer()
-            now = monotonic()
-            if now >= fast.due_ns:
-                fast.run(now, time_of(now))
-            if now >= rest_ns or ready:
-                rest_ns = self._do_rest(now)
-
-    def _sources(self) -> list[int]:
-        """Return the descriptors that tell of something by becoming readable."""
-        sources = [self._signals.fd, *(bell.fileno() for bell in self._listener.doorbells())]
-        if self._stop_fd is not None:
-            sources.append(self._stop_fd)
-        if self._tree.events is not None:
-            sources.append(self._tree.events.socket.fileno())
-        return sources
-
-    def _answer(self) -> None:
-        """Take in what has come: events of the process table, signals, who wants to say something, the end."""
-        lifetimes, events = self._lifetimes, self._tree.events
-        ready = {key.fd for key, _ in self._waiter.select(0)}
-        if events is not None and events.socket.fileno() in ready and not lifetimes.hear_events():
-            self._waiter.unregister(events.socket)
-            self._deaf_until_ns = min(self._rounds.paces[0].due_ns, time.monotonic_ns() + DEAF_NS)
-        if self._signals.fd in ready:
-            lifetimes.pass_on(self._signals, is_program=self._stop_fd is not None)
-        if any(bell.fileno() in ready for bell in self._listener.doorbells()):
-            self._listener.accept(self._peaks.welcome)
-        if self._stop_fd in ready:
-            assert self._stop_fd is not None
-            if os.read(self._stop_fd, 4096) or not lifetimes.root_is_over():
-                lifetimes.ending = Ending("stopped", detail="the program ended the recording")
-            else:  # the program is gone: the next tick says so
-                self._waiter.unregister(self._stop_fd)
-
-    def _do_rest(self, now: int) -> int:
-        """Do what is due apart from the fast lane; returns when something will be."""
-        others = self._rounds.paces[1:]
-        for pace in others:
-            if pace.due_ns <= now:
-                pace.run(now, self._clock.of(now))
-        if now >= self._drain_ns:
-            self._drain_ns = now + DRAIN_NS
-            if self._listener.is_used():
-                self._hear()
-        if now >= self._flush_ns:
-            self._flush_ns += FLUSH_NS * ((now - self._flush_ns) // FLUSH_NS + 1)
-            self._peaks.keep_changed(self._clock.of(now))
-            self._saving.flush(**self._missed())
-        due = [self._flush_ns, *(pace.due_ns for pace in others)]
-        if self._listener.is_used():
-            due.append(self._drain_ns)
-        if self._deaf_until_ns:
-            if self._deaf_until_ns <= now:
-                assert self._tree.events is not None
-                self._waiter.register(self._tree.events.socket, selectors.EVENT_READ)
-                self._deaf_until_ns = 0
-            else:
-                due.append(self._deaf_until_ns)
-        return min(due)
+    def _run_loop(self) -> None:
+        loop = Loop(
+            self._rounds,
+            self._lifetimes,
+            self._tree,
+            listener=self._listener,
+            hear=self._hear,
+            peaks=self._peaks,
+            saving=self._saving,
+            clock=self._clock,
+            signals=self._signals,
+            stop_fd=self._stop_fd,
+        )
+        with contextlib.closing(loop):
+            loop.run()
 
     def _hear(self) -> None:
         if self._peaks.hear(self._listener.drain()):
             self._rounds.look_soon()
-
-    def _missed(self) -> dict[str, object]:
-        return {
-            "unseen_processes": self._tree.unseen,
-            "unseen_is_exact": self._tree.unseen_is_exact,
-        }
 
     def _finish(self) -> None:
         """Write everything that is left and how it ended; a recording always ends with this."""
@@ -296,9 +218,8 @@ class Sampler:
             sampler_cpu_ns=time.process_time_ns(),
             sampler_peak_bytes=self._machine.own_peak_bytes(),
             lanes=self._rounds.account(),
-            **self._missed(),
+            **self._tree.missed(),
         )
-        self._waiter.close()
         self._listener.close()
         self._tree.close()
         with contextlib.suppress(OSError):

@@ -129,6 +129,10 @@ class Tree:
                     self.add(pid, CHILDREN)
         self.adopt()
 
+    def missed(self) -> dict[str, object]:
+        """Return how many processes were never read, for the header of the run file."""
+        return {"unseen_processes": self.unseen, "unseen_is_exact": self.unseen_is_exact}
+
     def _children_of(self, process: Tracked, with_threads: bool) -> list[int]:
         try:
             children = process.children()
