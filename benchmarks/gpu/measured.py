@@ -18,6 +18,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,25 +64,37 @@ def measure(name: str) -> dict[str, Any]:
         "used_before": nvml.of_device(used_before, uuid),  # on the device, by NVML
         "used": nvml.of_device(nvml.used_bytes(), uuid),
         "cuda_used": total - free,  # cudaMemGetInfo: without what the driver keeps for itself
-        "history": compact(snapshot["device_traces"][device.index]),
+        "history": compact(snapshot["device_traces"][device.index], snapshot["segments"]),
     }
 
 
-def compact(trace: list[dict[str, Any]]) -> list[list[Any]]:
+def compact(trace: list[dict[str, Any]], segments: Sequence[dict[str, Any]] = ()) -> list[list[Any]]:
     """Return the allocator's history as [action, address, size] rows, addresses from the lowest one on.
 
-    A fourth number is the stream, numbered as they appear; the default one, whose identity is 0, has none.
+    A fourth number is the stream, numbered as they appear; the default one, whose identity is 0, has none. A fifth
+    is the pool of a CUDA graph, if the address lies in one of the `segments` that such pools have at the end.
     """
     actions = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "g", "segment_map": "m",
                "segment_unmap": "u"}  # fmt: skip
     entries = [entry for entry in trace if entry["action"] in actions]
     lowest = min((entry["addr"] for entry in entries), default=0)
     streams: dict[int, int] = {0: 0}
+    pools = {(0, 0): 0}
+    spans = [
+        (
+            s["address"],
+            s["address"] + s["total_size"],
+            pools.setdefault(tuple(s["segment_pool_id"]), len(pools)),
+        )
+        for s in segments
+        if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0)
+    ]
     rows: list[list[Any]] = []
     for entry in entries:
         stream = streams.setdefault(entry.get("stream", 0), len(streams))
         row = [actions[entry["action"]], entry["addr"] - lowest, entry["size"]]
-        rows.append([*row, stream] if stream else row)
+        pool = next((number for begin, end, number in spans if begin <= entry["addr"] < end), 0)
+        rows.append([*row, stream, pool] if pool else [*row, stream] if stream else row)
     return rows
 
 

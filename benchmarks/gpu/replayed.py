@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memgauge.allocators.blocks import Block, Driver
-from memgauge.allocators.cuda_caching import CudaCachingAllocator
+from memgauge.allocators.cuda_caching import GRAPH_POOL, CudaCachingAllocator
 from memgauge.allocators.settings import CudaSettings, parse_cuda_settings
 
 Rows = Sequence[Sequence[Any]]
@@ -33,8 +33,8 @@ def replayed(history: Rows, alloc_conf: str = "") -> dict[str, Any]:
     """Return the model's and the recorded peak of reserved bytes of a history, and at how many moments they differ.
 
     Args:
-        history: Rows of [action, address, size] or [action, address, size, stream] as `measured.compact`
-            writes them; it begins with an allocator that holds nothing.
+        history: Rows of [action, address, size], and stream and a CUDA graph's pool if need be, as
+            `measured.compact` writes them; it begins with an allocator that holds nothing.
         alloc_conf: Settings that the run had.
 
     Sizes of allocations are as requested (`a`, and `f` when the block may be used again); segments are
@@ -60,7 +60,7 @@ def _replay(history: Rows, settings: CudaSettings, driver: Driver) -> dict[str, 
     live: dict[int, Block] = {}
     reserved = recorded_peak = differing = 0
     releasing = False
-    for action, address, size, *stream in history:
+    for action, address, size, *place in history:
         if action in ("g", "u"):
             reserved -= size
             if not releasing:
@@ -73,7 +73,8 @@ def _replay(history: Rows, settings: CudaSettings, driver: Driver) -> dict[str, 
             if isinstance(driver, _Recorded):
                 driver.upcoming.append((address, size))
         elif action == "a":
-            block = allocator.allocate(size, *stream)
+            stream, pool = (*place, 0, 0)[:2]
+            block = allocator.allocate(size, pool * GRAPH_POOL + stream)
             assert block is not None  # the driver never refuses
             live[address] = block
         elif address in live:

@@ -35,6 +35,7 @@ class Setting:
     alloc_conf: str = ""
     infer: bool = False
     empty_cache: bool = False
+    graphed: bool = False  # forward and backward are captured as CUDA graphs
 
 
 class Residual(nn.Module):
@@ -217,6 +218,8 @@ def _suite() -> dict[str, Setting]:
     suite["decoder bfloat16"] = replace(base["decoder"], precision="amp-bfloat16")
     suite["decoder checkpointing"] = replace(base["decoder"], checkpointing=True)
     suite["decoder empty_cache"] = replace(base["decoder"], empty_cache=True)
+    suite["decoder graphed"] = replace(base["decoder"], graphed=True)
+    suite["mlp graphed"] = replace(base["mlp"], graphed=True)
     for conf in ("expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"):
         suite[f"residual {conf}"] = replace(base["residual"], alloc_conf=conf)
         suite[f"decoder {conf}"] = replace(base["decoder"], alloc_conf=conf)
@@ -245,7 +248,10 @@ def parts(name: str) -> tuple[Callable[[], Any], Callable[[], Any], Callable[...
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if setting.infer:
             return model.eval()
-        return model.train(), _optimizer(setting.optimizer, model)
+        optimizer = _optimizer(setting.optimizer, model.train())
+        if setting.graphed:
+            model = torch.cuda.make_graphed_callables(model, (data(setting.batch)[0],))
+        return model, optimizer
 
     def batch() -> Any:
         x, y = data(setting.batch)

@@ -153,8 +153,8 @@ def _unmodelled(trace: Trace) -> tuple[str, ...]:
     lines = [
         "scratch of reductions and normalisation, copies of inputs in an unusual layout by kernels other than "
         "convolutions, products, softmax and norms",
-        "pools of CUDA graphs, NCCL, libraries that ask the driver themselves",
-        "pinned host memory; data loaders",
+        "NCCL, instantiated CUDA graphs, libraries that ask the driver themselves",
+        "data loaders' own processes; pinned memory that others than torch ask for",
     ]
     if any(s.mechanism == libraries.CONVOLUTION for s in trace.scratch.values()):
         lines.insert(

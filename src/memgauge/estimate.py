@@ -150,7 +150,9 @@ def estimate_of(
         peak, unknown = _host(peak, trace, baseline)
         verdict = _fits_memory(peak, memory_total_bytes())
     else:
-        peak = msgspec.structs.replace(peak, device_bytes=on_card.device)
+        peak = msgspec.structs.replace(
+            peak, device_bytes=on_card.device, pinned_bytes=trace.pinned_bytes or None
+        )
         unknown = {"peak.host_bytes": _NO_HOST}
         verdict = on_card.fits
     return Estimate(

@@ -91,6 +91,7 @@ class Trace:
     scratch: Mapping[int, Scratch] = field(default_factory=dict)
     cache_releases: Sequence[int] = ()  # indices of events, ascending
     streams: Mapping[int, int] = field(default_factory=dict)  # storage -> stream; not listed: the default one
+    pinned_bytes: int = 0  # highest pinned host memory, as torch's allocator of it rounds and keeps it
     uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 
@@ -135,6 +136,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     tensor_bytes: int | None = None  # allocated peak with workspace left out
     device_bytes: Range | None = None
     host_bytes: Range | None = None
+    pinned_bytes: int | None = None  # host memory that a CUDA run pins; None where it pins none
     host_baseline_bytes: int | None = None  # resident memory once everything is imported, before the run
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -95,6 +96,28 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, nam
     assert done.stderr.count("\n") == 1
     if code == 127:
         assert not (tmp_path / "a.mg").exists()
+
+
+def test_open_files_of_the_shell_do_not_stop_a_recording(tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < 2_000:
+        pytest.skip(f"no process may open more than {hard} files here")
+    shell = """
+import os, resource, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+for _ in range(1500):
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+    path = tmp_path / "a.mg"
+    command = [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, "-c", "raise SystemExit(3)"]
+    done = subprocess.run(
+        [sys.executable, "-c", shell, *command], capture_output=True, text=True, check=False, close_fds=False
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    with RunFile(path) as run:
+        assert summarise(run).exit_code == 3
 
 
 def test_a_signal_that_is_sent_to_memgauge_reaches_the_command_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import subprocess
 import sys
 import time
@@ -44,6 +45,22 @@ def slow_tick(path: Path, job: Job) -> None:
         return any(t > begin and v >= 0 for t, v in values(run, "pss_bytes"))
 
     until(path, later, job.process)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/meminfo")
+def test_what_the_system_uses_is_seen_at_once_though_the_file_is_not_always_read() -> None:
+    from memgauge.monitor.machine import Memory
+
+    memory = Memory()
+    for _ in range(30):
+        memory.read()
+        used, available = memory.read()
+        held = mmap.mmap(-1, 64 * MIB)
+        held.write(b"x" * (64 * MIB))
+        used_now, available_now = memory.read()
+        held.close()
+        assert used_now - used > 32 * MIB  # others on this machine may give back meanwhile
+        assert available - available_now > 32 * MIB
 
 
 def test_what_is_held_is_reported_within_a_percent(tmp_path: Path) -> None:

@@ -433,7 +433,7 @@ def test_an_estimate_for_a_card_has_a_range_a_verdict_and_its_reasons(capfd: Cap
     assert said["fits"]["verdict"] == "yes"
     assert said["fits"]["least_capacity_bytes"]["expected"] <= device["expected"]
     assert {part["source"] for part in said["uncertainty"]} == {"context", "workspaces", "placement"}
-    assert any("pools of CUDA graphs" in line for line in said["unmodelled"])
+    assert any("NCCL" in line for line in said["unmodelled"])
 
 
 def test_what_is_too_large_for_a_card_ends_with_one(capfd: Capture) -> None:

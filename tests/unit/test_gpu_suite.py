@@ -90,6 +90,22 @@ def test_a_history_of_two_streams_gives_its_reserved_bytes() -> None:
     assert exact(compact(recorded)) == 60 * MIB
 
 
+def test_a_history_with_a_graphs_pool_gives_its_reserved_bytes() -> None:
+    rows = [
+        ("segment_alloc", 1 << 30, 30 * MIB), ("alloc", 1 << 30, 30 * MIB), ("free_completed", 1 << 30, 30 * MIB),
+        ("segment_free", 1 << 30, 30 * MIB), ("segment_alloc", 2 << 30, 30 * MIB), ("alloc", 2 << 30, 30 * MIB),
+        ("free_completed", 2 << 30, 30 * MIB), ("segment_alloc", 3 << 30, 30 * MIB), ("alloc", 3 << 30, 30 * MIB),
+    ]  # fmt: skip
+    segments = [
+        {"address": 2 << 30, "total_size": 30 * MIB, "segment_pool_id": (1, 0)},
+        {"address": 3 << 30, "total_size": 30 * MIB, "segment_pool_id": (0, 0)},
+    ]
+    assert exact(compact(entries(*rows), segments)) == 60 * MIB
+    assert replayed(compact(entries(*rows)))[
+        "differing"
+    ]  # without the pool the last request needs no new segment
+
+
 def entries(*rows: tuple[str, int, int]) -> list[dict[str, Any]]:
     """Return entries as torch documents them, of the default stream."""
     return [{"action": action, "addr": address, "size": size, "stream": 0} for action, address, size in rows]

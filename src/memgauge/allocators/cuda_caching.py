@@ -32,6 +32,8 @@ SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: segments and pages of the small p
 SHARED_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: below it, requests share a segment of large_segment_bytes
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: from there on, a segment is the request rounded up to it
 DEFAULT_STREAM = 0
+# Streams within the pool of a CUDA graph have numbers beyond any handle of a stream: pool × GRAPH_POOL + stream.
+GRAPH_POOL = 1 << 64
 _UNKNOWN_SPAN_BYTES = 1024 * TIB  # addresses of an expandable segment where the card's memory is not known
 
 
@@ -218,11 +220,13 @@ class CudaCachingAllocator:
 
     def release_cached(self) -> None:
         """Give every segment or page that is wholly free back to the driver (`release_cached_blocks`)."""
-        for segments in self._expandable.values():
-            segments.unmap_free_pages()
-        for block in () if self._expandable else self.free_blocks():
-            if block.is_whole_segment:
-                self._release(block)
+        for pool in (pool for pools in self._giving_back() for pool in pools):
+            if self._expandable:
+                self._expandable[pool].unmap_free_pages()
+                continue
+            for block in pool.blocks.copy():
+                if block.is_whole_segment:
+                    self._release(block)
         self.reserved_bytes = self._driver.reserved_bytes
 
     def _collect_garbage(self) -> None:
@@ -234,8 +238,7 @@ class CudaCachingAllocator:
         excess_bytes = self._driver.reserved_bytes - self._collects_above_bytes
         if excess_bytes <= 0:
             return
-        large = [pool for _, pool in self._pools.values()]
-        idle = [block for pool in large for block in pool.blocks if block.is_whole_segment]
+        idle = [block for _, large in self._giving_back() for block in large.blocks if block.is_whole_segment]
         while excess_bytes > 0 and idle:
             ages = [block.pool.searches - block.cached_since for block in idle]
             average = sum(ages) / len(ages)
@@ -244,6 +247,10 @@ class CudaCachingAllocator:
                 excess_bytes -= block.size_bytes
                 self._release(block)
             idle = [block for block in idle if block not in oldest]
+
+    def _giving_back(self) -> list[tuple[Pool, Pool]]:
+        """Return the pools whose cached memory may go back: a graph's stays while the graph lives (`PrivatePool`)."""
+        return [pools for stream, pools in self._pools.items() if stream < GRAPH_POOL]
 
     def _release(self, block: Block) -> None:
         """Give a cached segment back to the driver (`release_block`)."""

@@ -54,7 +54,7 @@ class Pace:
         self.read = read
         self._changed = changed
         # A look at the CPU clock is a call of the kernel's, as a reading is: of many ticks some are enough.
-        self._measured_each = 8 if interval_ns <= 20_000_000 else 1
+        self._measured_each = 8 if interval_ns <= 20_000_000 else 2 if interval_ns <= 100_000_000 else 1
         self._window_ticks = 0  # of those whose cost was measured
         self._window_cost_ns = 0
         self._window_end_ns = 0

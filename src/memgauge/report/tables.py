@@ -30,6 +30,7 @@ _MEANINGS = {
     "reserved": "what the allocator holds from the driver",
     "tensor": "allocated, with workspace left out",
     "device": "all that the process takes on the device",
+    "pinned": "host memory that is pinned for copies to the device",
     "host": "resident memory of the process",
     "host_baseline": "of it, resident before the run",
 }

@@ -106,6 +106,8 @@ def _headline(account: Account, suffix: str) -> Text:
         figures.append(f"reserved {format_bytes(peak.reserved_bytes)}")
     if peak.device_bytes is not None:
         figures.append(f"device {format_range(peak.device_bytes)}")
+    if peak.pinned_bytes:
+        figures.append(f"pinned on the host {format_bytes(peak.pinned_bytes)}")
     if peak.host_bytes is not None:
         figures.append(f"resident {format_range(peak.host_bytes)}")
     return head.append(f"{suffix}: {', '.join(figures)}")

@@ -24,8 +24,8 @@ from memgauge.storage.schema import (
 )
 
 _UNSET = object()
-SEALED_TICKS = 128  # a chunk is rewritten at each flush until it has so many ticks,
-SEALED_US = 60_000_000  # or spans so much time
+SEALED_TICKS = 64  # a chunk is rewritten at each flush until it has so many ticks,
+SEALED_US = 20_000_000  # or spans so much time
 
 
 class Lane:

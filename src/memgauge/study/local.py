@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import time
+from multiprocessing import connection
 from pathlib import Path
 from typing import Protocol
 
@@ -98,7 +98,7 @@ class Local:
         if None in ends or any(run.is_watched for run in self._running.values()):
             time.sleep(LOOK_S)
         else:
-            select.select([end for end in ends if end is not None], [], [], _REST_S)
+            connection.wait([end for end in ends if end is not None], _REST_S)
 
     def stop(self) -> list[int]:
         numbers = list(self._running)

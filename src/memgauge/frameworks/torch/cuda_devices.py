@@ -165,7 +165,6 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "default_generators": (torch.default_generator,),
-        "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,
         **dict.fromkeys(("Event", "device", "device_of", "_DeviceGuard"), Nothing),
@@ -216,12 +215,9 @@ def _refusals() -> dict[str, Any]:
 
         return function
 
-    graphs = "CUDA graphs keep memory pools of their own, which are not modelled; trace the step without them"
     return {
         "_lazy_init": refuse(
             "this function was imported by name before tracing began, so device='cuda' reached CUDA itself; "
             "call it through its module (torch.zeros(...)), or make the tensor first and move it with .to(device)"
         ),
-        **{name: type(name, (), {"__new__": refuse(graphs)}) for name in ("CUDAGraph", "graph")},
-        "make_graphed_callables": refuse(graphs),
     }

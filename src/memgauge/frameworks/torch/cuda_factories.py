@@ -85,13 +85,14 @@ def _factory(
         there = place_of(device)
         if there is None:
             return real(*args, **kwargs)
-        kwargs.pop("pin_memory", None)
+        is_pinned = kwargs.pop("pin_memory", False) and not there
         if moves and args and isinstance(args[0], torch.Tensor):
             kwargs.pop("device", None)
             return real(args[0].to(device), *args[1:], **kwargs)
         kwargs["device"] = CPU
         with placement.at(there):
-            return real(*args, **kwargs)
+            made = real(*args, **kwargs)
+        return placement.pin(made) if is_pinned else made
 
     make.__wrapped__ = real  # type: ignore[attr-defined]
     make.__name__ = getattr(real, "__name__", "factory")

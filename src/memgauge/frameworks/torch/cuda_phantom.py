@@ -11,6 +11,7 @@ import torch
 
 from memgauge.frameworks.torch.cuda_copies import COPYING, copied
 from memgauge.frameworks.torch.cuda_devices import Card
+from memgauge.frameworks.torch.cuda_graphs import Graphs
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
 from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_placement import Placement
@@ -36,6 +37,7 @@ class CudaPhantomMode(PhantomMode):
         self.placement = Placement(self._unknown)
         self.libraries = Libraries(self, Card())
         self.streams = Streams(self._ledger)
+        self.graphs = Graphs(self._ledger, self.streams)
 
     @property
     def in_backward(self) -> bool:

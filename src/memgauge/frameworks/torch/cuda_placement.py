@@ -19,6 +19,8 @@ from contextlib import contextmanager
 
 import torch
 
+from memgauge.allocators.cuda_host import CudaHostAllocator
+
 
 class Placement:
     """Which storages of the run are device memory; storages go from the table when they die."""
@@ -26,6 +28,8 @@ class Placement:
     def __init__(self, unknown: set[int]) -> None:
         self._unknown = unknown  # addresses of storages without real values; they leave with the storage
         self._places: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
+        self.pinned = CudaHostAllocator()
+        self._pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._asked: bool | None = None  # what a call names explicitly
         self.active = False  # while the trace runs; a name that a program kept does nothing afterwards
         self.now = True  # where results of the running operator go
@@ -65,6 +69,24 @@ class Placement:
                 self._unknown.discard(address)
 
         self._places[address] = (weakref.ref(storage, gone), self.now)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that a new tensor of the host's lies in pinned memory; returns it."""
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if size:
+            block = self.pinned.allocate(size)
+
+            def gone(_: object) -> None:
+                del self._pinned[address]
+                self.pinned.free(block)
+
+            self._pinned[address] = weakref.ref(storage, gone)
+        return tensor
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor lies in pinned memory of the run's."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._pinned
 
     def made_here(self, storage: torch.UntypedStorage) -> bool:
         """Return whether the run made this storage."""

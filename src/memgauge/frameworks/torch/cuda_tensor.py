@@ -76,13 +76,18 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
     def device(self: torch.Tensor) -> torch.device:
         return GPU if on_device(self) else real_device(self)
 
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        if on_device(self) or self.layout is not torch.strided:
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        return self if placement.is_pinned(self) else placement.pin(copy_to(self, placement, False, {}))
+
     answers = {
         "device": property(device),
         "is_cuda": property(on_device),
         "is_cpu": property(lambda self: device(self).type == "cpu"),
         "get_device": lambda self: 0 if on_device(self) else -1,
-        "pin_memory": lambda self, device=None: self,
-        "is_pinned": lambda self, device=None: False,
+        "pin_memory": pin_memory,
+        "is_pinned": lambda self, device=None: placement.is_pinned(self),
         "record_stream": lambda self, stream: None,
     }
     for name, answer in {**answers, **_moves(placement), "__deepcopy__": _deepcopy()}.items():

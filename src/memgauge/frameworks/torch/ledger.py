@@ -32,7 +32,10 @@ class Ledger:
         self.live: dict[int, int] = {}  # storage -> requested bytes
         self.scratch: dict[int, Scratch] = {}
         self.cache_releases: list[int] = []
-        self.stream = 0  # the current one; each has pools of its own
+        self.stream = 0  # the current one; each has pools of its own,
+        self.graph_pool = (
+            0  # and so has each again within a CUDA graph that is captured: added to the stream's number
+        )
         self.streams: dict[int, int] = {}  # storage -> stream, where that is not the default one
 
     def knows(self, address: int) -> bool:
@@ -66,8 +69,8 @@ class Ledger:
         self.categories.append(category)
         self.layers.append(layer)
         self.live[number] = size
-        if self.stream:
-            self.streams[number] = self.stream
+        if self.stream or self.graph_pool:
+            self.streams[number] = self.stream + self.graph_pool
         self.events.append(MemoryEvent(number, size, self._scopes.phase, layer, self.operator))
         return number
 

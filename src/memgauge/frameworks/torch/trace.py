@@ -123,7 +123,7 @@ class _Tracer:
         self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
-        self._held_before: Counter[tuple[int, Category, str]] | None = None
+        self._held_before: tuple[int, Counter[tuple[int, Category, str]]] | None = None
         self._repeat: range | None = None
 
     def semantics(self, card: Card | None) -> AbstractContextManager[None]:
@@ -161,15 +161,19 @@ class _Tracer:
         self._settle()
         begin, self._step_begin = self._step_begin, len(self.ledger.events)
         self.ledger.keep(since=begin)
-        held = Counter(
+        live = (
             (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
         )
+        held = self._pinned_bytes(), Counter(live)
         if number >= 2 and held == self._held_before and number < self.steps:
             self._repeat = range(begin, self._step_begin)
             self._steps_left = range(number + 1, self.steps + 1)
             return True
         self._held_before = held
         return False
+
+    def _pinned_bytes(self) -> int:
+        return self.mode.placement.pinned.reserved_bytes if isinstance(self.mode, CudaPhantomMode) else 0
 
     def give_back(self) -> None:
         """Leave what the user lent as it was before the trace."""
@@ -209,6 +213,7 @@ class _Tracer:
             scratch=scratch,
             cache_releases=releases,
             streams=streams,
+            pinned_bytes=self._pinned_bytes(),
             uses=self._uses,
         )
 
