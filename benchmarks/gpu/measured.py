@@ -72,7 +72,8 @@ def compact(trace: list[dict[str, Any]], segments: Sequence[dict[str, Any]] = ()
     """Return the allocator's history as [action, address, size] rows, addresses from the lowest one on.
 
     A fourth number is the stream, numbered as they appear; the default one, whose identity is 0, has none. A fifth
-    is the pool of a CUDA graph, if the address lies in one of the `segments` that such pools have at the end.
+    is the pool of a CUDA graph: as the entry says, or before torch did (`pool_id`), by the `segments` that such
+    pools have at the end, of what came after the segment.
     """
     actions = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "g", "segment_map": "m",
                "segment_unmap": "u"}  # fmt: skip
@@ -80,20 +81,28 @@ def compact(trace: list[dict[str, Any]], segments: Sequence[dict[str, Any]] = ()
     lowest = min((entry["addr"] for entry in entries), default=0)
     streams: dict[int, int] = {0: 0}
     pools = {(0, 0): 0}
+    begun = {e["addr"]: index for index, e in enumerate(entries) if e["action"] == "segment_alloc"}
     spans = [
         (
             s["address"],
             s["address"] + s["total_size"],
-            pools.setdefault(tuple(s["segment_pool_id"]), len(pools)),
+            begun.get(s["address"], 0),
+            tuple(s["segment_pool_id"]),
         )
         for s in segments
         if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0)
     ]
     rows: list[list[Any]] = []
-    for entry in entries:
+    for index, entry in enumerate(entries):
         stream = streams.setdefault(entry.get("stream", 0), len(streams))
         row = [actions[entry["action"]], entry["addr"] - lowest, entry["size"]]
-        pool = next((number for begin, end, number in spans if begin <= entry["addr"] < end), 0)
+        of = (
+            identity
+            for begin, end, since, identity in spans
+            if begin <= entry["addr"] < end and index >= since
+        )
+        identity = tuple(entry["pool_id"]) if "pool_id" in entry else next(of, (0, 0))
+        pool = pools.setdefault(identity, len(pools))
         rows.append([*row, stream, pool] if pool else [*row, stream] if stream else row)
     return rows
 

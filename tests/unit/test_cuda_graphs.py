@@ -10,20 +10,24 @@ import torch
 from torch import nn
 
 import memgauge
-from memgauge import Workload
+from memgauge import Workload, devices
 from memgauge.allocators.cuda_caching import GRAPH_POOL, CudaCachingAllocator
 from memgauge.allocators.settings import CudaSettings
 from memgauge.devices.stack import Stack
-from memgauge.errors import UnsupportedError
+from memgauge.errors import WorkloadError
+from memgauge.estimate import traced
 from memgauge.records import NEVER_BACKWARD, Estimate
 from memgauge.units import MIB
 
+STACK = Stack(torch=(2, 6))
 NUMBERS = 4 * MIB // 4  # float32 of 4 MiB: requests below 10 MiB share segments of 20
+
+RANDOM_STATES = 2  # MiB: seed and offset, in a segment of small requests
 
 
 def estimated(build: Callable[[], Any], batch: Callable[[], Any], step: Callable[..., Any]) -> Estimate:
     workload = Workload(build=build, batch=batch, step=step)
-    return memgauge.estimate(workload, device="nvidia-a100-40gb", stack=Stack(torch=(2, 6)))
+    return memgauge.estimate(workload, device="nvidia-a100-40gb", stack=STACK)
 
 
 def reserved(build: Callable[[], Any], step: Callable[..., Any]) -> int | None:
@@ -51,7 +55,7 @@ def test_what_a_graph_requested_serves_nothing_else_and_stays() -> None:
         kept = [module.x * 5 for _ in range(3)]  # with x and the batch five in the default pool's 20 MiB
         assert len(kept) == 3
 
-    assert reserved(lambda: build(True), step) == 40 * MIB
+    assert reserved(lambda: build(True), step) == (20 + 20 + RANDOM_STATES) * MIB
 
     def plain(module: nn.Module, batch: torch.Tensor) -> None:
         kept = [module.x * 5 for _ in range(2)]  # with x, y and the batch five in one segment
@@ -72,7 +76,7 @@ def test_captures_that_share_a_pool_share_its_blocks(shares: bool) -> None:
             module.z = module.x * 3
         return module
 
-    wanted = 20 + (20 if shares else 40)
+    wanted = 20 + (20 if shares else 40) + RANDOM_STATES
     assert reserved(build, lambda module, batch: None) == wanted * MIB
 
 
@@ -96,16 +100,27 @@ def test_a_card_that_is_full_gets_nothing_from_a_graph() -> None:
     assert allocator.allocate(64 * MIB, GRAPH_POOL) is not None
 
 
+def test_a_capture_on_a_full_card_gets_nothing_of_the_cache() -> None:
+    allocator = CudaCachingAllocator(capacity_bytes=100 * MIB)
+    block = allocator.allocate(64 * MIB)
+    assert block is not None
+    allocator.free(block)
+    assert allocator.allocate(64 * MIB, GRAPH_POOL) is None
+    assert (
+        allocator.allocate(80 * MIB) is not None
+    )  # another request of the default pool gives the cache back
+
+
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
 
 
-def test_a_whole_step_captured_as_torch_advises() -> None:
-    """Its activations lie in the graph's pool once and for all; steps request a batch and nothing else."""
+def captured_step(capturable: bool) -> Workload:
+    """A whole step as torch's documentation of CUDA graphs captures it."""
 
     def build() -> tuple[Any, ...]:
         model = network()
-        optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+        optimizer = torch.optim.Adam(model.parameters(), capturable=capturable)
         x = torch.zeros(512, 256)
         warm = torch.cuda.Stream()
         warm.wait_stream(torch.cuda.current_stream())
@@ -129,12 +144,28 @@ def test_a_whole_step_captured_as_torch_advises() -> None:
         x.copy_(batch)
         graph.replay()
 
-    said = estimated(build, lambda: torch.zeros(512, 256), step)
-    assert not any(NEVER_BACKWARD in text for text in said.assumptions)
-    steps = [phase for phase in said.phases if phase.name.startswith("step")]
-    parameters = sum(p.numel() for p in network().parameters()) * 4
-    # Parameters, their gradients (in the graph's pool) and two of Adam's are still there in every step.
-    assert min(phase.requested_bytes or 0 for phase in steps) >= 4 * parameters
+    return Workload(build=build, batch=lambda: torch.zeros(512, 256), step=step)
+
+
+def test_the_steps_of_a_captured_loop_request_their_batch_and_nothing_else() -> None:
+    trace = traced(captured_step(True), devices.find("nvidia-a100-40gb"), steps=3, threads=1, stack=STACK)
+    assert not any(NEVER_BACKWARD in text for text in trace.assumptions)
+    asked = [e.requested_bytes for e in trace.events if e.phase.startswith("step") and e.requested_bytes > 0]
+    assert asked == [512 * 256 * 4] * 3
+    hidden = 512 * 1024 * 4
+    of_graph = [
+        e.requested_bytes
+        for e in trace.events
+        if e.requested_bytes > 0 and trace.streams.get(e.storage, 0) >= GRAPH_POOL
+    ]
+    assert of_graph.count(hidden) >= 3  # the hidden layer, its ReLU and the gradient
+    gradients = sorted(p.numel() * 4 for p in network().parameters())
+    assert all(of_graph.count(size) >= 1 for size in gradients)
+
+
+def test_an_optimizer_that_cannot_be_captured_is_an_error_as_in_torch() -> None:
+    with pytest.raises(WorkloadError, match="capturable is False"):
+        traced(captured_step(False), devices.find("nvidia-a100-40gb"), steps=1, threads=1, stack=STACK)
 
 
 def test_graphed_callables_run_by_torchs_own_function() -> None:
@@ -148,17 +179,42 @@ def test_graphed_callables_run_by_torchs_own_function() -> None:
         model(batch).square().mean().backward()
         optimizer.step()
 
-    def plain() -> tuple[Any, ...]:
-        model = network()
-        return model, torch.optim.SGD(model.parameters(), 0.1)
+    workload = Workload(build=build, batch=lambda: torch.zeros(512, 256), step=step)
+    trace = traced(workload, devices.find("nvidia-a100-40gb"), steps=3, threads=1, stack=STACK)
+    captured = {s: pool for s, pool in trace.streams.items() if pool >= GRAPH_POOL}
+    assert len(set(captured.values())) == 1  # forward and backward share a pool, on one stream
+    sizes = {e.storage: e.requested_bytes for e in trace.events if e.requested_bytes > 0}
+    hidden = 512 * 1024 * 4
+    assert [size for s, size in sizes.items() if s in captured].count(hidden) >= 2
+    in_steps = [e for e in trace.events if e.phase.startswith("step") and e.requested_bytes > 0]
+    assert not any(e.requested_bytes == hidden or e.storage in captured for e in in_steps)
 
-    batch = lambda: torch.zeros(512, 256)  # noqa: E731
-    graphed, usual = estimated(build, batch, step), estimated(plain, batch, step)
-    assert (graphed.peak.reserved_bytes or 0) > (usual.peak.reserved_bytes or 0)
+
+def test_a_capture_that_raises_is_over() -> None:
+    def build() -> nn.Module:
+        module = nn.Module()
+        graph = torch.cuda.CUDAGraph()
+        with pytest.raises(ValueError, match="mine"), torch.cuda.graph(graph):
+            module.x = torch.zeros(NUMBERS)
+            raise ValueError("mine")
+        assert not torch.cuda.is_current_stream_capturing()
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        module.y = torch.zeros(NUMBERS)
+        return module
+
+    assert reserved(build, lambda module, batch: None) == (20 + 20 + RANDOM_STATES) * MIB
 
 
-def test_a_graph_that_was_never_captured_cannot_be_replayed() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"test_cuda_graphs\.py:\d+: this CUDA graph was never captured"
-    ):
-        reserved(nn.Module, lambda module, batch: torch.cuda.CUDAGraph().replay())
+def test_one_capture_at_a_time() -> None:
+    def build() -> nn.Module:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            return nn.Module()
+
+    with pytest.raises(WorkloadError, match="captured already"):
+        reserved(build, lambda module, batch: None)
+
+
+@pytest.mark.parametrize("use", [lambda graph: graph.replay(), lambda graph: graph.pool()])
+def test_a_graph_that_was_never_captured_has_nothing(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(WorkloadError, match="this CUDA graph was never captured"):
+        reserved(nn.Module, lambda module, batch: use(torch.cuda.CUDAGraph()))

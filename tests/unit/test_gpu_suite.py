@@ -90,20 +90,25 @@ def test_a_history_of_two_streams_gives_its_reserved_bytes() -> None:
     assert exact(compact(recorded)) == 60 * MIB
 
 
-def test_a_history_with_a_graphs_pool_gives_its_reserved_bytes() -> None:
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_history_with_a_graphs_pool_gives_its_reserved_bytes(tells: bool) -> None:
+    # The graph's segment lies where one of the default pool lay before, which was given back for it.
     rows = [
         ("segment_alloc", 1 << 30, 30 * MIB), ("alloc", 1 << 30, 30 * MIB), ("free_completed", 1 << 30, 30 * MIB),
-        ("segment_free", 1 << 30, 30 * MIB), ("segment_alloc", 2 << 30, 30 * MIB), ("alloc", 2 << 30, 30 * MIB),
-        ("free_completed", 2 << 30, 30 * MIB), ("segment_alloc", 3 << 30, 30 * MIB), ("alloc", 3 << 30, 30 * MIB),
+        ("segment_free", 1 << 30, 30 * MIB), ("segment_alloc", 1 << 30, 30 * MIB), ("alloc", 1 << 30, 30 * MIB),
+        ("free_completed", 1 << 30, 30 * MIB), ("segment_alloc", 3 << 30, 30 * MIB), ("alloc", 3 << 30, 30 * MIB),
     ]  # fmt: skip
     segments = [
-        {"address": 2 << 30, "total_size": 30 * MIB, "segment_pool_id": (1, 0)},
+        {"address": 1 << 30, "total_size": 30 * MIB, "segment_pool_id": (1, 0)},
         {"address": 3 << 30, "total_size": 30 * MIB, "segment_pool_id": (0, 0)},
     ]
-    assert exact(compact(entries(*rows), segments)) == 60 * MIB
-    assert replayed(compact(entries(*rows)))[
-        "differing"
-    ]  # without the pool the last request needs no new segment
+    recorded = entries(*rows)
+    if tells:
+        recorded = [{**entry, "pool_id": (int(4 <= i <= 6), 0)} for i, entry in enumerate(recorded)]
+    history = compact(recorded, () if tells else segments)
+    assert [row[3:] for row in history] == [[]] * 4 + [[0, 1]] * 3 + [[]] * 2
+    assert exact(history) == 60 * MIB
+    assert replayed(compact(entries(*rows)))["differing"]  # without the pool the last needs no new segment
 
 
 def entries(*rows: tuple[str, int, int]) -> list[dict[str, Any]]:

@@ -36,8 +36,11 @@ def test_blocks_are_powers_of_two_and_kept() -> None:
     held = allocator.reserved_bytes
     assert allocator.allocate(10 * MIB) == 16 * MIB
     assert allocator.reserved_bytes == held
-    allocator.allocate(10 * MIB)
+    block = allocator.allocate(10 * MIB)
     assert allocator.reserved_bytes == held + 16 * MIB
+    allocator.free(block)
+    allocator.release_cached()
+    assert (allocator.reserved_bytes, allocator.peak_reserved_bytes) == (16 * MIB, held + 16 * MIB)
 
 
 def host(numbers: int) -> torch.Tensor:
@@ -83,6 +86,72 @@ def test_a_data_loader_that_pins() -> None:
         return found
 
     assert pinned(batch) in (4 * MIB, 8 * MIB)  # 3 MiB in blocks of 4; the one before may live still
+
+
+def test_a_loader_with_workers_changes_nothing_on_the_device() -> None:
+    data = TensorDataset(torch.zeros(64, 3, 65_536))
+
+    def device_bytes(workers: int) -> tuple[int | None, ...]:
+        batches: Iterator[Any] = iter(())
+
+        def batch() -> Any:
+            nonlocal batches
+            found = next(batches, None)
+            if found is None:
+                batches = iter(DataLoader(data, batch_size=4, pin_memory=True, num_workers=workers))
+                found = next(batches)
+            return found
+
+        workload = Workload(
+            build=lambda: nn.Linear(65_536, 4),
+            batch=batch,
+            step=lambda model, b: model(b[0].cuda(non_blocking=True)).sum().backward(),
+        )
+        peak = memgauge.estimate(workload, device="nvidia-a100-40gb").peak
+        return peak.allocated_bytes, peak.reserved_bytes
+
+    assert device_bytes(1) == device_bytes(0)
+
+
+def test_a_copy_to_the_host_that_does_not_block_is_pinned() -> None:
+    def taken(non_blocking: bool) -> int | None:
+        workload = Workload(
+            build=lambda: nn.Linear(4, 4),
+            batch=lambda: torch.zeros(9 * MIB // 4, device="cuda"),
+            step=lambda model, b: b.to("cpu", non_blocking=non_blocking),
+            mode="infer",
+        )
+        return memgauge.estimate(workload, device="nvidia-a100-40gb").peak.pinned_bytes
+
+    # The result of a step is dropped after the next batch was made, before the next result.
+    assert (taken(True), taken(False)) == (16 * MIB, None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda like: torch.zeros_like(like, pin_memory=True),
+        lambda like: like.new_empty(like.shape, pin_memory=True),
+        lambda like: torch.ones(like.shape, device="cpu", pin_memory=True),
+    ],
+)
+def test_factories_that_pin(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert pinned(lambda: (make(host(9 * MIB // 4)),)) == 16 * MIB
+
+
+def test_a_view_is_pinned_with_what_lies_between() -> None:
+    assert pinned(lambda: (host(4 * MIB // 4)[::2].pin_memory(),)) == 4 * MIB
+    assert pinned(lambda: (torch.zeros(1, 64, device="cpu").expand(9999, 64).pin_memory(),)) == 256
+
+
+def test_a_capture_gives_the_cache_of_pinned_blocks_back() -> None:
+    def batch() -> Any:
+        host(9 * MIB // 4).pin_memory()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            pass
+        return (host(3 * MIB // 4).pin_memory(),)
+
+    assert pinned(batch) == 20 * MIB  # in a later step: 16 beside 4 of the step before
 
 
 def test_device_memory_cannot_be_pinned() -> None:

@@ -139,7 +139,7 @@ class CudaCachingAllocator:
         return small, large
 
     def free_blocks(self) -> Iterator[Block]:
-        """Yield the cached blocks: together with those handed out they make up what is reserved."""
+        """Yield the cached blocks, for checks: with those handed out they make up what is reserved."""
         for pools in self._pools.values():
             for pool in pools:
                 yield from pool.blocks.copy()
@@ -156,7 +156,7 @@ class CudaCachingAllocator:
         below_bytes = self._max_split_bytes
         if size_bytes >= below_bytes:
             below_bytes = size_bytes + self._max_rounding_bytes
-        block = self._take_fit(pool, size_bytes, below_bytes) or self._obtain(pool, size_bytes)
+        block = self._take_fit(pool, size_bytes, below_bytes) or self._obtain(pool, size_bytes, stream)
         if block is None:
             return None
         if block.size_bytes - size_bytes > pool.splits_above_bytes and size_bytes < pool.splits_below_bytes:
@@ -170,13 +170,15 @@ class CudaCachingAllocator:
         self.allocated_bytes -= block.size_bytes
         block.pool.put_merged(block)
 
-    def _obtain(self, pool: Pool, size_bytes: int) -> Block | None:
+    def _obtain(self, pool: Pool, size_bytes: int, stream: int) -> Block | None:
         """Return a block of new memory; where there is none, give cached memory back and try again."""
         self._collect_garbage()
         block = self._reserve(pool, size_bytes)
         if block is None and self._release_oversize(pool, size_bytes):
             block = self._reserve(pool, size_bytes)
-        if block is None:
+        if (
+            block is None and stream < GRAPH_POOL
+        ):  # while a graph is captured nothing is given back (`malloc`)
             self.release_cached()
             block = self._reserve(pool, size_bytes)
         self.reserved_bytes = reserved_bytes = self._driver.reserved_bytes

@@ -82,5 +82,6 @@ def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
         scratch=scratch,
         cache_releases=releases,
         streams={} if "streams" in mechanisms else trace.streams,
+        pinned_bytes=trace.pinned_bytes,
         uses=trace.uses,
     )

@@ -53,8 +53,9 @@ class Pace:
         self.late = 0  # ticks that were skipped, since the one before them came too late
         self.read = read
         self._changed = changed
-        # A look at the CPU clock is a call of the kernel's, as a reading is: of many ticks some are enough.
-        self._measured_each = 8 if interval_ns <= 20_000_000 else 2 if interval_ns <= 100_000_000 else 1
+        # A look at the CPU clock is a call of the kernel's, as a reading is: of many ticks some are enough. Odd
+        # numbers, so that what is done every second or tenth tick falls on both.
+        self._measured_each = 7 if interval_ns <= 20_000_000 else 3 if interval_ns <= 100_000_000 else 1
         self._window_ticks = 0  # of those whose cost was measured
         self._window_cost_ns = 0
         self._window_end_ns = 0

@@ -24,9 +24,9 @@ from memgauge.monitor.tree import Tree
 FLUSH_NS = 800_000_000  # a killed sampler loses what came after the last flush
 DEAF_NS = 100_000_000  # how long events may wait after some that were about strangers only
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
-# epoll_wait(2) counts in milliseconds. So short a time is slept through instead, which is exact and costs less,
-# and what has come is looked for afterwards.
-_SLEPT_NS = 5_000_000
+# epoll_wait(2) counts in milliseconds, so a wait ends up to one too late. Where that is half of it or more, it is
+# slept through instead, and what has come is looked for afterwards: so much later it is answered at most.
+_SLEPT_NS = 2_000_000
 
 
 class Loop:

@@ -24,8 +24,10 @@ from memgauge.storage.schema import (
 )
 
 _UNSET = object()
-SEALED_TICKS = 64  # a chunk is rewritten at each flush until it has so many ticks,
-SEALED_US = 20_000_000  # or spans so much time
+# A chunk is packed again at each flush until it is sealed, so that longer chunks cost the sampler more; shorter
+# ones make larger files (`benchmarks/overhead.py files`).
+SEALED_TICKS = 64
+SEALED_US = 20_000_000
 
 
 class Lane:

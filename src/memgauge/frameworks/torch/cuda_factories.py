@@ -77,6 +77,7 @@ def _factory(
     def make(*args: Any, **kwargs: Any) -> Any:
         if not placement.active:
             return real(*args, **kwargs)
+        is_pinned = kwargs.pop("pin_memory", False)
         device = kwargs.get("device")
         if device is None and default:
             if moves and args and isinstance(args[0], torch.Tensor) and _default_device() is None:
@@ -84,8 +85,12 @@ def _factory(
             device = _default_device() or CPU
         there = place_of(device)
         if there is None:
-            return real(*args, **kwargs)
-        is_pinned = kwargs.pop("pin_memory", False) and not there
+            made = real(*args, **kwargs)
+            return placement.pin(made) if is_pinned and not placement.on_device(made) else made
+        if is_pinned and there:
+            raise RuntimeError(
+                "pin_memory=True: only the host's memory can be pinned, and this is on the device"
+            )
         if moves and args and isinstance(args[0], torch.Tensor):
             kwargs.pop("device", None)
             return real(args[0].to(device), *args[1:], **kwargs)

@@ -3,7 +3,8 @@
 Blocks of the pool serve later requests of the capture, and of other captures that share the pool; nothing
 else ever gets them, and they stay reserved as long as the graph lives, since replaying it writes to the same
 addresses (c10/cuda/CUDACachingAllocator.cpp `PrivatePool`, `beginAllocateToPool`, `get_pool`). Replaying
-requests nothing.
+requests nothing. Here a graph lives to the end of the run; what is pinned within a capture, which has a pool of its
+own as well, counts with the rest.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from typing import Any
 import torch
 
 from memgauge.allocators.cuda_caching import GRAPH_POOL
-from memgauge.errors import UnsupportedError
+from memgauge.allocators.cuda_host import CudaHostAllocator
 from memgauge.frameworks.torch.cuda_streams import Streams
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.patches import Patches
-from memgauge.frameworks.torch.values import user_line
+from memgauge.records import Category
 
 
 class Graphs:
     """What `torch.cuda` says of graphs; tells the ledger in which pool a request is made."""
 
-    def __init__(self, ledger: Ledger, streams: Streams) -> None:
+    def __init__(self, ledger: Ledger, streams: Streams, pinned: CudaHostAllocator) -> None:
         numbers = itertools.count(1)
         of_captures: list[Any] = []  # the stream that captures run on where none is named: one for all
+        random_states: list[int] = []  # what the first capture requests beside the graph, and keeps
 
         def handle() -> tuple[int, int]:
             """`torch.cuda.graph_pool_handle`."""
@@ -35,32 +37,39 @@ class Graphs:
         class Graph:
             """`torch.cuda.CUDAGraph`."""
 
-            def __init__(made, keep_graph: bool = False) -> None:
-                made._pool: tuple[int, int] | None = None
+            _pool: tuple[int, int] | None = None
+
+            def __new__(cls, *_: Any, **__: Any) -> Any:
+                return super().__new__(cls)
 
             def capture_begin(made, pool: tuple[int, int] | None = None, *_: Any, **__: Any) -> None:
                 if ledger.graph_pool:
-                    raise UnsupportedError(f"{user_line()}: a CUDA graph is being captured already")
+                    raise RuntimeError("a CUDA graph is being captured already")
+                if not random_states:  # seed and offset (ATen/cuda/CUDAGeneratorImpl.cpp `register_graph`)
+                    random_states.extend(ledger.hold(8, Category.OTHER, "") for _ in range(2))
                 made._pool = pool or handle()
                 ledger.graph_pool = made._pool[0] * GRAPH_POOL
 
             def capture_end(made) -> None:
                 ledger.graph_pool = 0
 
-            def pool(made) -> tuple[int, int] | None:
-                return made._pool
+            def pool(made) -> tuple[int, int]:
+                return captured(made)
 
             def replay(made) -> None:
-                if made._pool is None:
-                    raise UnsupportedError(f"{user_line()}: this CUDA graph was never captured")
+                captured(made)
 
             def _nothing(made, *_: Any, **__: Any) -> None: ...
 
-            instantiate = reset = enable_debug_mode = debug_dump = _nothing
-            register_generator_state = _nothing
+            instantiate = reset = enable_debug_mode = debug_dump = register_generator_state = _nothing
+
+        def captured(graph: Graph) -> tuple[int, int]:
+            if graph._pool is None:
+                raise RuntimeError("this CUDA graph was never captured")
+            return graph._pool
 
         class Capture:
-            """`torch.cuda.graph`: the cache is given back, then the capture begins on a stream of its own."""
+            """`torch.cuda.graph`: caches are given back, then the capture begins on a stream of its own."""
 
             def __init__(
                 made, cuda_graph: Any, pool: Any = None, stream: Any = None, *_: Any, **__: Any
@@ -72,14 +81,15 @@ class Graphs:
 
             def __enter__(made) -> None:
                 torch.cuda.empty_cache()
-                made._on.__enter__()
+                pinned.release_cached()
                 made._graph.capture_begin(made._pool)
+                made._on.__enter__()
 
             def __exit__(made, *failure: Any) -> None:
                 made._graph.capture_end()
                 made._on.__exit__(*failure)
 
-        self._answers = {
+        self._answers: dict[str, Any] = {
             "CUDAGraph": Graph,
             "graph": Capture,
             "graph_pool_handle": handle,

@@ -37,7 +37,7 @@ class CudaPhantomMode(PhantomMode):
         self.placement = Placement(self._unknown)
         self.libraries = Libraries(self, Card())
         self.streams = Streams(self._ledger)
-        self.graphs = Graphs(self._ledger, self.streams)
+        self.graphs = Graphs(self._ledger, self.streams, self.placement.pinned)
 
     @property
     def in_backward(self) -> bool:

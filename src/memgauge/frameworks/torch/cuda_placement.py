@@ -70,11 +70,18 @@ class Placement:
 
         self._places[address] = (weakref.ref(storage, gone), self.now)
 
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note that a new tensor of the host's lies in pinned memory; returns it."""
+    def pin(self, tensor: torch.Tensor, size: int | None = None) -> torch.Tensor:
+        """Note that a new tensor lies in pinned memory; returns it.
+
+        Args:
+            tensor: One of the host's; a sparse one is passed by.
+            size: Bytes of its storage in torch, where they are others than here.
+        """
+        if tensor.layout is not torch.strided:
+            return tensor
         storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-        if size:
+        address, size = storage._cdata, storage.nbytes() if size is None else size
+        if size and address not in self._pinned:
             block = self.pinned.allocate(size)
 
             def gone(_: object) -> None:

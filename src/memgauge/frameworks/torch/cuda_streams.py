@@ -58,8 +58,12 @@ class Nothing:
 class Stream(Nothing):
     """A stream by its number; 0 is the default one."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, is_capturing: bool = False) -> None:
         self.stream_id = self.cuda_stream = number
+        self._is_capturing = is_capturing
+
+    def is_capturing(self) -> bool:
+        return self._is_capturing
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -85,7 +89,7 @@ class Streams:
 
     def current(self, device: Any = None) -> Stream:
         """`torch.cuda.current_stream`."""
-        return Stream(self._ledger.stream)
+        return Stream(self._ledger.stream, self._ledger.graph_pool > 0)
 
     def default(self, device: Any = None) -> Stream:
         """`torch.cuda.default_stream`."""

@@ -8,10 +8,12 @@ CPU tensors.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.address_space import storage_bytes
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.patches import Patches
 
@@ -76,10 +78,16 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
     def device(self: torch.Tensor) -> torch.device:
         return GPU if on_device(self) else real_device(self)
 
+    thread = threading.get_ident()
+
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-        if on_device(self) or self.layout is not torch.strided:
+        if on_device(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        return self if placement.is_pinned(self) else placement.pin(copy_to(self, placement, False, {}))
+        # What a loader's own thread pins ahead of the step depends on time: it is left out.
+        if threading.get_ident() != thread or self.layout is not torch.strided or placement.is_pinned(self):
+            return self
+        size = storage_bytes(tuple(self.shape), self.stride(), self.itemsize)
+        return placement.pin(copy_to(self, placement, False, {}), size)
 
     answers = {
         "device": property(device),
@@ -107,9 +115,11 @@ def _moves(placement: Placement) -> dict[str, Any]:
         options = {"dtype": kwargs.get("dtype") or self.dtype}
         if kwargs.get("memory_format") is not None:
             options["memory_format"] = kwargs["memory_format"]
-        if self.requires_grad and torch.is_grad_enabled():
-            return Move.apply(self, placement, there, options)  # type: ignore[no-any-return]
-        return copy_to(self, placement, there, options)
+        with_gradient = self.requires_grad and torch.is_grad_enabled()
+        move = Move.apply if with_gradient else copy_to
+        moved: torch.Tensor = move(self, placement, there, options)
+        # Only into pinned memory can a copy go on while the program does (TensorConversions.cpp `_to_copy`, `pin_out`).
+        return placement.pin(moved) if kwargs.get("non_blocking") and not there else moved
 
     def cuda(
         self: torch.Tensor,

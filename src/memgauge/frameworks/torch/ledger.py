@@ -32,10 +32,9 @@ class Ledger:
         self.live: dict[int, int] = {}  # storage -> requested bytes
         self.scratch: dict[int, Scratch] = {}
         self.cache_releases: list[int] = []
-        self.stream = 0  # the current one; each has pools of its own,
-        self.graph_pool = (
-            0  # and so has each again within a CUDA graph that is captured: added to the stream's number
-        )
+        self.stream = 0  # the current one; each has pools of its own
+        # Added to the stream's number while a CUDA graph is captured: it has pools of its own again.
+        self.graph_pool = 0
         self.streams: dict[int, int] = {}  # storage -> stream, where that is not the default one
 
     def knows(self, address: int) -> bool:

@@ -173,7 +173,7 @@ class _Tracer:
         return False
 
     def _pinned_bytes(self) -> int:
-        return self.mode.placement.pinned.reserved_bytes if isinstance(self.mode, CudaPhantomMode) else 0
+        return self.mode.placement.pinned.peak_reserved_bytes if isinstance(self.mode, CudaPhantomMode) else 0
 
     def give_back(self) -> None:
         """Leave what the user lent as it was before the trace."""
