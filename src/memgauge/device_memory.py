@@ -154,7 +154,7 @@ def _unmodelled(trace: Trace) -> tuple[str, ...]:
         "scratch of reductions and normalisation, copies of inputs in an unusual layout by kernels other than "
         "convolutions, products, softmax and norms",
         "NCCL, instantiated CUDA graphs, libraries that ask the driver themselves",
-        "data loaders' own processes; pinned memory that others than torch ask for",
+        "data loaders' own processes, and what their pinning thread pins",
     ]
     if any(s.mechanism == libraries.CONVOLUTION for s in trace.scratch.values()):
         lines.insert(

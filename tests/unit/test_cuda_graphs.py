@@ -218,3 +218,62 @@ def test_one_capture_at_a_time() -> None:
 def test_a_graph_that_was_never_captured_has_nothing(use: Callable[[Any], Any]) -> None:
     with pytest.raises(WorkloadError, match="this CUDA graph was never captured"):
         reserved(nn.Module, lambda module, batch: use(torch.cuda.CUDAGraph()))
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda graph, x: x.sum().item(), "not permitted when stream is capturing"),
+        (lambda graph, x: x.nonzero(), "not permitted when stream is capturing"),
+        (lambda graph, x: torch.cuda.synchronize(), "not permitted when stream is capturing"),
+        (lambda graph, x: (graph.capture_end(), graph.capture_end()), "no CUDA graph is being captured"),
+    ],
+)
+def test_what_a_capture_does_not_permit_is_an_error(use: Callable[..., Any], said: str) -> None:
+    def build() -> nn.Module:
+        x, graph = torch.zeros(64), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            use(graph, x)
+        return nn.Module()
+
+    with pytest.raises(WorkloadError, match=said):
+        reserved(build, lambda module, batch: None)
+
+
+def test_a_graph_is_captured_once() -> None:
+    def build() -> nn.Module:
+        graph = torch.cuda.CUDAGraph()
+        for _ in range(2):
+            with torch.cuda.graph(graph):
+                pass
+        return nn.Module()
+
+    with pytest.raises(WorkloadError, match="owns a captured graph already"):
+        reserved(build, lambda module, batch: None)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_of_graphs_that_were_dropped_it_is_said_that_their_pools_are_kept(drops: bool) -> None:
+    graphs: list[Any] = []
+
+    def build() -> nn.Module:
+        graphs[:] = [torch.cuda.CUDAGraph()]
+        with torch.cuda.graph(graphs[0]):
+            pass
+        if drops:
+            graphs.clear()
+        return nn.Module()
+
+    said = estimated(build, lambda: torch.zeros(4), lambda module, batch: None).unmodelled
+    assert any("graphs that were dropped" in line for line in said) == drops
+
+
+def test_a_step_that_captures_each_time_is_never_taken_for_one_that_repeats() -> None:
+    def step(module: nn.Module, batch: torch.Tensor) -> None:
+        module.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(module.graph):
+            module.x = batch * 2
+
+    workload = Workload(build=nn.Module, batch=lambda: torch.zeros(NUMBERS), step=step)
+    trace = traced(workload, devices.find("nvidia-a100-40gb"), steps=6, threads=1, stack=STACK)
+    assert len(set(trace.streams.values())) == 6

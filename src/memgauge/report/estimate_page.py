@@ -37,10 +37,12 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
     yield f"<p>predicted peak allocated {format_bytes(peak.allocated_bytes)}, in {escaped(at.phase)}"
     where = f" of {escaped(at.layer)}" if at.layer else ""
     yield f", at {escaped(at.operator or 'the beginning')}{where}</p>"
-    kinds = ("requested", "allocated", "reserved", "tensor", "device", "host")
+    kinds = ("requested", "allocated", "reserved", "tensor", "device", "pinned", "host")
     rows = []
     for kind in kinds:
         found = getattr(peak, f"{kind}_bytes")
+        if kind == "pinned" and found is None:
+            continue
         shown = format_range(found) if isinstance(found, Range) else format_bytes(found)
         rows.append((kind, shown, estimate.unknown.get(f"peak.{kind}_bytes", "")))
     yield table(("memory", "peak ", "why it is unknown"), rows)

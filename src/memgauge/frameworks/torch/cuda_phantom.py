@@ -37,7 +37,7 @@ class CudaPhantomMode(PhantomMode):
         self.placement = Placement(self._unknown)
         self.libraries = Libraries(self, Card())
         self.streams = Streams(self._ledger)
-        self.graphs = Graphs(self._ledger, self.streams, self.placement.pinned)
+        self.graphs = Graphs(self)
 
     @property
     def in_backward(self) -> bool:
@@ -71,6 +71,7 @@ class CudaPhantomMode(PhantomMode):
         kwargs = kwargs or {}
         with self.placement.beside(_tensors(args, kwargs)):
             if self.placement.now:
+                self.graphs.check(func)
                 replacement = REPLACED_IN_INFERENCE.get(func)
                 if replacement is not None:
                     with self:

@@ -164,7 +164,7 @@ class _Tracer:
         live = (
             (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
         )
-        held = self._pinned_bytes(), Counter(live)
+        held = self._pinned_bytes() + self.ledger.captures, Counter(live)
         if number >= 2 and held == self._held_before and number < self.steps:
             self._repeat = range(begin, self._step_begin)
             self._steps_left = range(number + 1, self.steps + 1)
