@@ -14,6 +14,7 @@ import memgauge
 from memgauge import Workload
 from memgauge.allocators.cuda_host import CudaHostAllocator
 from memgauge.errors import WorkloadError
+from memgauge.explain.compare import compare
 from memgauge.units import MIB
 
 
@@ -157,3 +158,20 @@ def test_a_capture_gives_the_cache_of_pinned_blocks_back() -> None:
 def test_device_memory_cannot_be_pinned() -> None:
     with pytest.raises(WorkloadError, match=r"cannot pin 'torch\.cuda\.FloatTensor'"):
         pinned(lambda: (torch.zeros(3, device="cuda").pin_memory(),))
+
+
+def test_pinned_memory_is_compared_where_one_side_has_some() -> None:
+    def said(pins: bool) -> Any:
+        def batch() -> Any:
+            made = host(9 * MIB // 4)
+            return made.pin_memory() if pins else made
+
+        workload = Workload(
+            build=lambda: nn.Linear(4, 4), batch=batch, step=lambda model, b: b.cuda(), mode="infer"
+        )
+        return memgauge.estimate(workload, device="nvidia-a100-40gb")
+
+    with_pins, without = said(True), said(False)
+    (row,) = [kind for kind in compare(with_pins, without).kinds if kind.name == "pinned"]
+    assert (row.a_bytes, row.b_bytes) == (16 * MIB, None)
+    assert not any(kind.name == "pinned" for kind in compare(without, without).kinds)

@@ -15,7 +15,7 @@ from memgauge.records import Account, Category, Layer, Range
 
 OUTSIDE = "outside every layer"
 ROOT = "the model itself"
-_KINDS = ("requested", "allocated", "reserved", "tensor", "device", "host")
+_KINDS = ("requested", "allocated", "reserved", "tensor", "device", "pinned", "host")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,9 @@ def _row(name: str, a_bytes: int | None, b_bytes: int | None) -> Row:
 
 
 def kinds(a: Account, b: Account) -> tuple[KindRow, ...]:
-    """Return the peak of each kind of memory."""
-    return tuple(_kind(name, a, b) for name in _KINDS)
+    """Return the peak of each kind of memory; of pinned memory only where one side has some."""
+    rows = (_kind(name, a, b) for name in _KINDS)
+    return tuple(row for row in rows if row.name != "pinned" or row.a_bytes or row.b_bytes)
 
 
 def _kind(name: str, a: Account, b: Account) -> KindRow:

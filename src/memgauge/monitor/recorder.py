@@ -32,7 +32,7 @@ def interval_ns(interval: str | float) -> int:
     """
     found = parse_duration_ns(interval if isinstance(interval, str) else f"{interval}s")
     if not SHORTEST_NS <= found <= LONGEST_NS:
-        bare = isinstance(interval, str) and interval.strip().replace(".", "", 1).isdigit()
+        bare = isinstance(interval, str) and interval.strip().replace(".", "", 1).isdigit() and found > 0
         hint = f"; without a unit it is seconds, write {interval.strip()}ms" if bare else ""  # type: ignore[union-attr]
         raise UsageError(f"an interval of {interval} is out of range; it is 1ms to 5s{hint}")
     return found
