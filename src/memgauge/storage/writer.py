@@ -24,10 +24,8 @@ from memgauge.storage.schema import (
 )
 
 _UNSET = object()
-# A chunk is packed again at each flush until it is sealed, so that longer chunks cost the sampler more; shorter
-# ones make larger files (`benchmarks/overhead.py files`).
-SEALED_TICKS = 64
-SEALED_US = 20_000_000
+SEALED_TICKS = 128  # a chunk is rewritten at each flush until it has so many ticks,
+SEALED_US = 60_000_000  # or spans so much time
 
 
 class Lane:
