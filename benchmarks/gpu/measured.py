@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -80,31 +80,38 @@ def compact(trace: list[dict[str, Any]], segments: Sequence[dict[str, Any]] = ()
     entries = [entry for entry in trace if entry["action"] in actions]
     lowest = min((entry["addr"] for entry in entries), default=0)
     streams: dict[int, int] = {0: 0}
-    pools = {(0, 0): 0}
-    begun = {e["addr"]: index for index, e in enumerate(entries) if e["action"] == "segment_alloc"}
-    spans = [
-        (
-            s["address"],
-            s["address"] + s["total_size"],
-            begun.get(s["address"], 0),
-            tuple(s["segment_pool_id"]),
-        )
-        for s in segments
-        if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0)
-    ]
+    pools: dict[tuple[int, ...], int] = {(0, 0): 0}
+    pool_of = _pools_of(entries, segments)
     rows: list[list[Any]] = []
     for index, entry in enumerate(entries):
         stream = streams.setdefault(entry.get("stream", 0), len(streams))
         row = [actions[entry["action"]], entry["addr"] - lowest, entry["size"]]
-        of = (
-            identity
-            for begin, end, since, identity in spans
-            if begin <= entry["addr"] < end and index >= since
-        )
-        identity = tuple(entry["pool_id"]) if "pool_id" in entry else next(of, (0, 0))
-        pool = pools.setdefault(identity, len(pools))
+        pool = pools.setdefault(pool_of(index, entry), len(pools))
         rows.append([*row, stream, pool] if pool else [*row, stream] if stream else row)
     return rows
+
+
+def _pools_of(
+    entries: list[dict[str, Any]], segments: Sequence[dict[str, Any]]
+) -> Callable[[int, dict[str, Any]], tuple[int, ...]]:
+    """Return what tells the pool of an entry, by its index and itself; (0, 0) is no graph's."""
+    default = (0, 0)
+    begun = {e["addr"]: index for index, e in enumerate(entries) if e["action"] == "segment_alloc"}
+    spans = [
+        (s["address"], s["address"] + s["total_size"], begun.get(s["address"], 0), pool)
+        for s in segments
+        if (pool := tuple(s.get("segment_pool_id", default))) != default
+    ]
+
+    def pool_of(index: int, entry: dict[str, Any]) -> tuple[int, ...]:
+        if "pool_id" in entry:
+            return tuple(entry["pool_id"])
+        address = entry["addr"]
+        return next(
+            (p for begin, end, since, p in spans if begin <= address < end and since <= index), default
+        )
+
+    return pool_of
 
 
 def machine() -> dict[str, Any]:

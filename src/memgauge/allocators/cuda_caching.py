@@ -176,9 +176,8 @@ class CudaCachingAllocator:
         block = self._reserve(pool, size_bytes)
         if block is None and self._release_oversize(pool, size_bytes):
             block = self._reserve(pool, size_bytes)
-        if (
-            block is None and stream < GRAPH_POOL
-        ):  # while a graph is captured nothing is given back (`malloc`)
+        # While a graph is captured nothing is given back (`malloc`).
+        if block is None and stream < GRAPH_POOL:
             self.release_cached()
             block = self._reserve(pool, size_bytes)
         self.reserved_bytes = reserved_bytes = self._driver.reserved_bytes

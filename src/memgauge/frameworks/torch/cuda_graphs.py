@@ -10,7 +10,8 @@ own as well, counts with the rest.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -32,106 +33,134 @@ _DROPPED = "CUDA graphs that were dropped: their pools are kept to the end, wher
 
 
 class Graphs:
-    """What `torch.cuda` says of graphs; tells the ledger in which pool a request is made."""
+    """What `torch.cuda` says of graphs; tells the ledger in which pool a request is made.
+
+    Args:
+        mode: Of the trace.
+    """
 
     def __init__(self, mode: CudaPhantomMode) -> None:
-        ledger, streams, pinned = mode._ledger, mode.streams, mode.placement.pinned
-        self._ledger = ledger
-        numbers = itertools.count(1)
-        of_captures: list[Any] = []  # the stream that captures run on where none is named: one for all
-        random_states: list[int] = []  # what the first capture requests beside the graph, and keeps
+        self._mode, self._ledger = mode, mode._ledger
+        self._numbers = itertools.count(1)
+        self._stream: Any = None  # that captures run on where none is named: one for all
+        self._has_random_state = False
 
-        def handle() -> tuple[int, int]:
-            """`torch.cuda.graph_pool_handle`."""
-            return next(numbers), 0
-
-        class Graph:
-            """`torch.cuda.CUDAGraph`."""
-
-            _pool: tuple[int, int] | None = None
-
-            def __new__(cls, *_: Any, **__: Any) -> Any:
-                return super().__new__(cls)
-
-            def capture_begin(made, pool: tuple[int, int] | None = None, *_: Any, **__: Any) -> None:
-                if ledger.graph_pool:
-                    raise RuntimeError("a CUDA graph is being captured already")
-                if made._pool is not None:
-                    raise RuntimeError("this CUDAGraph owns a captured graph already; make a new one")
-                ledger.captures += 1
-                if not random_states:  # seed and offset (ATen/cuda/CUDAGeneratorImpl.cpp `register_graph`)
-                    random_states.extend(ledger.hold(8, Category.OTHER, "") for _ in range(2))
-                made._pool = pool or handle()
-                ledger.graph_pool = made._pool[0] * GRAPH_POOL
-
-            def capture_end(made) -> None:
-                if not ledger.graph_pool:
-                    raise RuntimeError("no CUDA graph is being captured")
-                ledger.graph_pool = 0
-
-            def pool(made) -> tuple[int, int]:
-                return captured(made)
-
-            def replay(made) -> None:
-                captured(made)
-
-            def reset(made) -> None:
-                if made._pool is not None:
-                    mode.unmodelled.setdefault(_DROPPED)
-                made._pool = None
-
-            __del__ = reset
-
-            def _nothing(made, *_: Any, **__: Any) -> None: ...
-
-            instantiate = enable_debug_mode = debug_dump = register_generator_state = _nothing
-
-        def captured(graph: Graph) -> tuple[int, int]:
-            if graph._pool is None:
-                raise RuntimeError("this CUDA graph was never captured")
-            return graph._pool
-
-        class Capture:
-            """`torch.cuda.graph`: caches are given back, then the capture begins on a stream of its own."""
-
-            def __init__(
-                made, cuda_graph: Any, pool: Any = None, stream: Any = None, *_: Any, **__: Any
-            ) -> None:
-                if stream is None and not of_captures:
-                    of_captures.append(streams.Stream())
-                made._graph, made._pool = cuda_graph, pool
-                made._on = streams.on(of_captures[0] if stream is None else stream)
-
-            def __enter__(made) -> None:
-                torch.cuda.empty_cache()
-                pinned.release_cached()
-                made._graph.capture_begin(made._pool)
-                made._on.__enter__()
-
-            def __exit__(made, *failure: Any) -> None:
-                made._graph.capture_end()
-                made._on.__exit__(*failure)
-
-        def synchronize(device: Any = None) -> None:
-            """`torch.cuda.synchronize`."""
-            if ledger.graph_pool:
-                raise RuntimeError(_NOT_IN_A_CAPTURE)
-
-        self._answers: dict[str, Any] = {
-            "synchronize": synchronize,
-            "CUDAGraph": Graph,
-            "graph": Capture,
-            "graph_pool_handle": handle,
-            "is_current_stream_capturing": lambda: ledger.graph_pool > 0,
+    def patch(self, patches: Patches) -> None:
+        """Answer in the place of torch's own; its `make_graphed_callables` is made of these."""
+        answers: dict[str, Any] = {
+            "CUDAGraph": type("CUDAGraph", (Graph,), {"graphs": self}),
+            "graph": type("graph", (Capture,), {"graphs": self}),
+            "graph_pool_handle": self.handle,
+            "is_current_stream_capturing": lambda: self._ledger.graph_pool > 0,
+            "synchronize": self.synchronize,
         }
+        for module in (torch.cuda, torch.cuda.graphs):
+            for name, answer in answers.items():
+                patches.set(module, name, answer)
+
+    def handle(self) -> tuple[int, int]:
+        """`torch.cuda.graph_pool_handle`."""
+        return next(self._numbers), 0
+
+    def synchronize(self, device: Any = None) -> None:
+        """`torch.cuda.synchronize`."""
+        if self._ledger.graph_pool:
+            raise RuntimeError(_NOT_IN_A_CAPTURE)
 
     def check(self, func: Any) -> None:
         """Refuse what waits for the device, as CUDA does in a capture."""
         if self._ledger.graph_pool and func in _WAITING:
             raise RuntimeError(_NOT_IN_A_CAPTURE)
 
-    def patch(self, patches: Patches) -> None:
-        """Answer in the place of torch's own; its `make_graphed_callables` is made of these."""
-        for module in (torch.cuda, torch.cuda.graphs):
-            for name, answer in self._answers.items():
-                patches.set(module, name, answer)
+    def stream(self) -> Any:
+        """Return the stream of captures that name none."""
+        self._stream = self._stream or self._mode.streams.Stream()
+        return self._stream
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make a stream the current one."""
+        return self._mode.streams.on(stream)
+
+    def give_caches_back(self) -> None:
+        """Give back what is cached on the device and what is pinned and free."""
+        torch.cuda.empty_cache()
+        self._mode.placement.pinned.release_cached()
+
+    def begin(self, pool: tuple[int, int]) -> None:
+        """Let requests go to a pool from now on."""
+        if self._ledger.graph_pool:
+            raise RuntimeError("a CUDA graph is being captured already")
+        if not self._has_random_state:  # seed and offset (ATen/cuda/CUDAGeneratorImpl.cpp `register_graph`)
+            self._has_random_state = True
+            for _ in range(2):
+                self._ledger.hold(8, Category.OTHER, "")
+        self._ledger.captures += 1
+        self._ledger.graph_pool = pool[0] * GRAPH_POOL
+
+    def end(self) -> None:
+        """Let requests go where they went before."""
+        if not self._ledger.graph_pool:
+            raise RuntimeError("no CUDA graph is being captured")
+        self._ledger.graph_pool = 0
+
+    def dropped(self) -> None:
+        """Note that a captured graph is gone, whose pool is kept here."""
+        self._mode.unmodelled.setdefault(_DROPPED)
+
+
+class Graph:
+    """`torch.cuda.CUDAGraph`."""
+
+    graphs: ClassVar[Graphs]
+    _pool: tuple[int, int] | None = None
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return super().__new__(cls)
+
+    def capture_begin(self, pool: tuple[int, int] | None = None, *_: Any, **__: Any) -> None:
+        if self._pool is not None:
+            raise RuntimeError("this CUDAGraph owns a captured graph already; make a new one")
+        pool = pool or self.graphs.handle()
+        self.graphs.begin(pool)
+        self._pool = pool
+
+    def capture_end(self) -> None:
+        self.graphs.end()
+
+    def pool(self) -> tuple[int, int]:
+        if self._pool is None:
+            raise RuntimeError("this CUDA graph was never captured")
+        return self._pool
+
+    def replay(self) -> None:
+        self.pool()
+
+    def reset(self) -> None:
+        if self._pool is not None:
+            self.graphs.dropped()
+        self._pool = None
+
+    __del__ = reset
+
+    def _nothing(self, *_: Any, **__: Any) -> None: ...
+
+    instantiate = enable_debug_mode = debug_dump = register_generator_state = _nothing
+
+
+class Capture:
+    """`torch.cuda.graph`: caches are given back, then the capture begins on a stream of its own."""
+
+    graphs: ClassVar[Graphs]
+
+    def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, *_: Any, **__: Any) -> None:
+        self._graph, self._pool = cuda_graph, pool
+        self._on = self.graphs.on(self.graphs.stream() if stream is None else stream)
+
+    def __enter__(self) -> None:
+        self.graphs.give_caches_back()
+        self._graph.capture_begin(self._pool)
+        self._on.__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._graph.capture_end()
+        self._on.__exit__(*failure)

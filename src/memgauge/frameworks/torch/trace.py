@@ -123,7 +123,7 @@ class _Tracer:
         self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
-        self._held_before: tuple[int, Counter[tuple[int, Category, str]]] | None = None
+        self._held_before: tuple[int, int, Counter[tuple[int, Category, str]]] | None = None
         self._repeat: range | None = None
 
     def semantics(self, card: Card | None) -> AbstractContextManager[None]:
@@ -164,7 +164,7 @@ class _Tracer:
         live = (
             (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
         )
-        held = self._pinned_bytes() + self.ledger.captures, Counter(live)
+        held = self._pinned_bytes(), self.ledger.captures, Counter(live)
         if number >= 2 and held == self._held_before and number < self.steps:
             self._repeat = range(begin, self._step_begin)
             self._steps_left = range(number + 1, self.steps + 1)
