@@ -120,6 +120,43 @@ os.execv(sys.argv[1], sys.argv[1:])
         assert summarise(run).exit_code == 3
 
 
+def test_callers_without_a_descriptor_left_are_turned_away_and_do_not_keep_the_sampler_busy(
+    tmp_path: Path,
+) -> None:
+    code = """
+import memgauge
+say(); wait()
+for _ in range(60):
+    if os.fork() == 0:
+        memgauge.mark("child")
+        say(); wait(); os._exit(0)
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    few = (120, 120)
+    job = Job(code, path, "-q", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few))
+    job.heard()
+    job.go()
+    for _ in range(61):
+        job.heard()
+    before = until(path, lambda run: values(run, "sampler_cpu_ns"), job.process)[-1]
+    after = until(
+        path,
+        lambda run: [v for v in values(run, "sampler_cpu_ns") if v[0] > before[0] + 2_000_000],
+        job.process,
+    )[-1]
+    for _ in range(61):
+        job.go()
+    assert job.end()[0] == 0
+    # Awake all the time it would be 100 %.
+    assert (after[1] - before[1]) / 1000 < 0.5 * (after[0] - before[0])
+    with RunFile(path) as run:
+        said = summarise(run)
+    notes = [note.text for note in said.notes]
+    assert any("no file descriptors are left" in text for text in notes)
+    assert not any("another recording" in text for text in notes)
+
+
 def test_a_signal_that_is_sent_to_memgauge_reaches_the_command_once(tmp_path: Path) -> None:
     code = """
 import signal

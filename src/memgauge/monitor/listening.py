@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -61,6 +62,7 @@ class Listener:
             else:
                 self.attached_is_taken = bool(places)
         self._links: dict[int, _Connection] = {}
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # to turn callers away with
         self.lost = 0  # marks that processes had to drop
         self.garbled = 0
 
@@ -77,7 +79,9 @@ class Listener:
             while True:
                 try:
                     link, _ = ring.accept()
-                except OSError:
+                except OSError as error:
+                    if error.errno == errno.EMFILE and self._turn_away(ring):
+                        continue
                     break
                 connection = _Connection(link)
                 if connection.user is not None and connection.user not in self._users:
@@ -93,6 +97,17 @@ class Listener:
                     self._links[link.fileno()] = connection
                     continue
                 link.close()
+
+    def _turn_away(self, ring: socket.socket) -> bool:
+        """Close the next caller's connection, if there is one: left to wait it would wake the sampler all the time."""
+        os.close(self._spare)
+        try:
+            ring.accept()[0].close()
+        except OSError:
+            return False
+        finally:
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return True
 
     def drain(self) -> list[Heard]:
         """Return what arrived since the last call, in order of time."""
@@ -130,6 +145,7 @@ class Listener:
             return None
 
     def close(self) -> None:
+        os.close(self._spare)
         for ring in self._rings:
             ring.close()
         for connection in self._links.values():

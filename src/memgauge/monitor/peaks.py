@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -77,7 +78,10 @@ class Peaks:
             return
         try:
             process.lock = PeakLock(process.pid, process.started_ticks)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                process.hwm_kind = "unguarded"
+                return
             process.hwm_kind = "other"
             self._notes.say(
                 "peaks",
@@ -95,7 +99,7 @@ class Peaks:
         if pid not in self._tree.live:
             self._tree.look(self._clock.now_us())
         process = self._tree.live.get(pid)
-        return process is not None and process.hwm_kind != "other" and process.lock is not None
+        return process is not None and process.lock is not None
 
     def welcome(self, pid: int) -> str:
         """Return what a process is told that calls: whether it resets its peak, and the group's peak to reset."""
@@ -251,7 +255,7 @@ class Peaks:
             for phase in stack:
                 if phase.highest_bytes is not None:
                     phase.highest_bytes = max(phase.highest_bytes, highest)
-        elif process is not None and process.hwm_kind == "other":
+        elif process is not None and process.hwm_kind in ("other", "unguarded"):
             for phase in stack:
                 phase.highest_bytes = None
         group = said.group_bytes
@@ -298,6 +302,8 @@ def _kind_of(process: Tracked, now_us: int, *, is_alive: bool) -> tuple[str, str
         return "lower bound", f"highest sample; {why}"
     if process.hwm_kind == "other":
         return "lower bound", "another recording resets it"
+    if process.hwm_kind == "unguarded":
+        return "lower bound", "another recording may have reset it: no descriptor was left to find out"
     if process.hwm_kind == "past":
         return "upper bound", _PAST
     if is_alive or process.at_exit is not None:

@@ -119,10 +119,8 @@ class LinuxProcess(Tracked):
     has_peak = has_faults = True
 
     __slots__ = (
-        "_clock",
         "_counts",
         "_cpu_ns",
-        "_ran_ns",
         "_resident",
         "_stat",
         "_statm",
@@ -146,7 +144,7 @@ class LinuxProcess(Tracked):
         super().__init__(pid, stat, stat.started_ticks * TICK_NS - _slept_ns())
         self._stat, self._counts, self._cpu_ns = b"", (0, 0), -1
         self._statm, self._resident = b"", 0
-        self._clock, self._ran_ns = cpu_clock(pid), -1
+        self.clock = cpu_clock(pid) if self.has_cpu_clock else None
         try:
             self.children_fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -154,14 +152,6 @@ class LinuxProcess(Tracked):
 
     def read_stat(self) -> Stat:
         return parse_stat(os.pread(self.stat_fd, 1024, 0))
-
-    def read_resident_if_run(self) -> int:
-        if self.has_cpu_clock:
-            ran_ns = time.clock_gettime_ns(self._clock)
-            if ran_ns == self._ran_ns:
-                return self._resident
-            self._ran_ns = ran_ns
-        return self.read_resident()
 
     def read_resident(self) -> int:
         data = os.pread(self.statm_fd, 64, 0)
@@ -172,8 +162,8 @@ class LinuxProcess(Tracked):
 
     def read_counts(self) -> tuple[int, int]:
         cpu_ns = -1
-        if self.has_cpu_clock:
-            cpu_ns = time.clock_gettime_ns(self._clock)
+        if self.clock is not None:
+            cpu_ns = time.clock_gettime_ns(self.clock)
             if cpu_ns == self._cpu_ns:  # it has not run since: nothing of what it counts has moved
                 return self._counts
             self._cpu_ns = cpu_ns
@@ -184,7 +174,7 @@ class LinuxProcess(Tracked):
             self.faults = (int(f[7]), int(f[9]))
             self.threads = int(f[17])
             self._counts = ((int(f[11]) + int(f[12])) * TICK_NS, int(f[8]))
-        if self.has_cpu_clock:
+        if self.clock is not None:
             self._counts = (cpu_ns, self._counts[1])
         return self._counts
 
@@ -208,7 +198,7 @@ class LinuxProcess(Tracked):
 
     def read_highest(self) -> int | None:
         """Return VmHWM in bytes; None for a process that has no memory any more."""
-        self._ran_ns = -1  # pages are taken from sleepers too, when memory is short: not unseen for long
+        self.ran_ns = -1  # pages are taken from sleepers too, when memory is short: not unseen for long
         data = os.pread(self.status_fd, 4096, 0)
         at = data.find(b"VmHWM:")
         return None if at < 0 else int(data[at + 6 : data.index(b"kB", at)]) * 1024

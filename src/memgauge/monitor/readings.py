@@ -59,12 +59,22 @@ class ProcessReadings:
         self._gone_lately.append(process)
 
     def read_fast(self) -> list[Tracked]:
-        """Read what is resident; returns who is gone."""
+        """Read what is resident; returns who is gone.
+
+        Who has not run has touched nothing. What others do to a sleeper (they swap it out, write into it, share its
+        memory) is seen once `read_highest` was called.
+        """
         gone: list[Tracked] = []
-        skips = self._skips_sleepers
+        skips, time_of = self._skips_sleepers, time.clock_gettime_ns
         for process in self._tree.live.values():
             try:
-                resident = process.read_resident_if_run() if skips else process.read_resident()
+                if skips and process.clock is not None:
+                    ran_ns = time_of(process.clock)
+                    if ran_ns == process.ran_ns:
+                        process.resident.append(process.resident_bytes)
+                        continue
+                    process.ran_ns = ran_ns
+                resident = process.read_resident()
                 if resident == 0:
                     if process.is_over():
                         gone.append(process)

@@ -50,6 +50,7 @@ class Tracked(ABC):
         "at_exit",
         "born_ns",
         "children_faults",
+        "clock",
         "columns",
         "command",
         "cpu",
@@ -67,6 +68,7 @@ class Tracked(ABC):
         "name",
         "parent_pid",
         "pid",
+        "ran_ns",
         "resident",
         "resident_bytes",
         "seen_us",
@@ -102,6 +104,8 @@ class Tracked(ABC):
         self.at_exit: Exit | None = None  # what the kernel told of its end
         self.resident: array[int] = array("q")
         self.resident_bytes = 0  # the last of them
+        self.clock: int | None = None  # of time.clock_gettime_ns: tells for how long it has run
+        self.ran_ns = -1  # what that told when its memory was last read; -1 lets it be read whatever it tells
         self.cpu: array[int] = array("q")
         self.columns: dict[str, array[int]] = {}  # of the slow lane, by metric
 
@@ -120,17 +124,6 @@ class Tracked(ABC):
         Raises:
             OSError: It is gone.
         """
-
-    def read_resident_if_run(self) -> int:
-        """Return resident bytes, as they were last read if the process has not run since: it has touched nothing.
-
-        That is known as of the last scheduler tick. What others do to a sleeper (they swap it out, write into
-        it, share its memory) is seen once `read_highest` was called.
-
-        Raises:
-            OSError: It is gone.
-        """
-        return self.read_resident()
 
     @abstractmethod
     def read_counts(self) -> tuple[int, int]:
