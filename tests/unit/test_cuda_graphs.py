@@ -225,6 +225,11 @@ def test_a_graph_that_was_never_captured_has_nothing(use: Callable[[Any], Any]) 
     [
         (lambda graph, x: x.sum().item(), "not permitted when stream is capturing"),
         (lambda graph, x: x.nonzero(), "not permitted when stream is capturing"),
+        (lambda graph, x: x[x > 0], "not permitted when stream is capturing"),
+        (lambda graph, x: x.index_put_((x > 0,), x.sum()), "not permitted when stream is capturing"),
+        (lambda graph, x: x.cpu(), "not permitted when stream is capturing"),
+        (lambda graph, x: x.copy_(torch.ones(64, device="cpu")), "not permitted when stream is capturing"),
+        (lambda graph, x: torch.ones(64, device="cpu").cuda(), "not permitted when stream is capturing"),
         (lambda graph, x: torch.cuda.synchronize(), "not permitted when stream is capturing"),
         (lambda graph, x: (graph.capture_end(), graph.capture_end()), "no CUDA graph is being captured"),
     ],
@@ -238,6 +243,22 @@ def test_what_a_capture_does_not_permit_is_an_error(use: Callable[..., Any], sai
 
     with pytest.raises(WorkloadError, match=said):
         reserved(build, lambda module, batch: None)
+
+
+def test_copies_that_do_not_wait_are_captured() -> None:
+    def build() -> nn.Module:
+        x, graph = torch.zeros(64), torch.cuda.CUDAGraph()
+        outside = torch.ones(64, device="cpu")
+        with torch.cuda.graph(graph):
+            x.copy_(outside.pin_memory(), non_blocking=True)
+            assert outside.cuda(non_blocking=True).is_cuda
+            assert x.to("cpu", non_blocking=True).is_pinned()
+            x[0] = 5
+            assert x[torch.zeros(3, dtype=torch.long)].is_cuda
+            outside[outside > 0].cpu().sum().item()  # of the host alone
+        return nn.Module()
+
+    assert reserved(build, lambda module, batch: None)
 
 
 def test_a_graph_is_captured_once() -> None:

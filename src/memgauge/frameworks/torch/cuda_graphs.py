@@ -17,6 +17,7 @@ import torch
 
 from memgauge.allocators.cuda_caching import GRAPH_POOL
 from memgauge.frameworks.torch.patches import Patches
+from memgauge.frameworks.torch.roles import tensors_in
 from memgauge.records import Category
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ _WAITING = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.nonzero.default,
     torch.ops.aten.masked_select.default,
+}
+# Those that wait where the other side is the host's and `non_blocking` is not asked for.
+_COPYING = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
+# Those that look for the true elements of a mask, as `nonzero` does.
+_INDEXING = {
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+    torch.ops.aten._index_put_impl_.default,
 }
 _DROPPED = "CUDA graphs that were dropped: their pools are kept to the end, where torch gives them back at the next capture"
 
@@ -67,9 +77,25 @@ class Graphs:
         if self._ledger.graph_pool:
             raise RuntimeError(_NOT_IN_A_CAPTURE)
 
-    def check(self, func: Any) -> None:
+    def check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse what waits for the device, as CUDA does in a capture."""
-        if self._ledger.graph_pool and func in _WAITING:
+        places = [self._mode.placement.on_device(t) for t in tensors_in((args, kwargs))]
+        if not any(places) and not self._mode.placement.now:  # of the host alone
+            return
+        if func in _COPYING:
+            is_into = func is torch.ops.aten.copy_.default
+            to_device, source = (places[0], args[1]) if is_into else (self._mode.placement.now, args[0])
+            is_filled = to_device and source.dim() == 0
+            waits = (
+                places[-1] != to_device
+                and not is_filled
+                and not _argument(func, "non_blocking", args, kwargs)
+            )
+        elif func in _INDEXING:
+            waits = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+        else:
+            waits = func in _WAITING
+        if waits:
             raise RuntimeError(_NOT_IN_A_CAPTURE)
 
     def stream(self) -> Any:
@@ -164,3 +190,9 @@ class Capture:
     def __exit__(self, *failure: Any) -> None:
         self._graph.capture_end()
         self._on.__exit__(*failure)
+
+
+def _argument(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operator is called with for one of its arguments; None where it is left out."""
+    place = [a.name for a in func._schema.arguments].index(name)
+    return args[place] if place < len(args) else kwargs.get(name)

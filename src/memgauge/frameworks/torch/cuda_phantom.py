@@ -70,8 +70,9 @@ class CudaPhantomMode(PhantomMode):
     ) -> Any:
         kwargs = kwargs or {}
         with self.placement.beside(_tensors(args, kwargs)):
+            if self._ledger.graph_pool:
+                self.graphs.check(func, args, kwargs)
             if self.placement.now:
-                self.graphs.check(func)
                 replacement = REPLACED_IN_INFERENCE.get(func)
                 if replacement is not None:
                     with self:

@@ -115,6 +115,8 @@ def _moves(placement: Placement) -> dict[str, Any]:
         options = {"dtype": kwargs.get("dtype") or self.dtype}
         if kwargs.get("memory_format") is not None:
             options["memory_format"] = kwargs["memory_format"]
+        if kwargs.get("non_blocking"):
+            options["non_blocking"] = True
         with_gradient = self.requires_grad and torch.is_grad_enabled()
         move = Move.apply if with_gradient else copy_to
         moved: torch.Tensor = move(self, placement, there, options)
@@ -127,7 +129,7 @@ def _moves(placement: Placement) -> dict[str, Any]:
         non_blocking: bool = False,
         memory_format: Any = torch.preserve_format,
     ) -> torch.Tensor:
-        return to(self, "cuda", memory_format=memory_format)
+        return to(self, "cuda", non_blocking=non_blocking, memory_format=memory_format)
 
     def cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
         return to(self, "cpu", memory_format=memory_format)
