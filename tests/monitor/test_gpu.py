@@ -218,7 +218,7 @@ def test_a_containers_foreign_pids_are_explained(tmp_path: Path) -> None:
 def test_torchs_four_figures_travel_with_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from memgauge.monitor import marks
+    from memgauge.monitor import framework_memory
 
     held = {"current": 10, "peak": 20}
     kept = {"current": 30, "peak": 40}
@@ -233,7 +233,7 @@ def test_torchs_four_figures_travel_with_a_mark(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch", Answer(cuda=cuda))  # type: ignore[arg-type]
     import json
 
-    facts: dict[str, Any] = json.loads(marks._framework())
+    facts: dict[str, Any] = json.loads(framework_memory.figures())
     assert (facts["allocated_bytes"], facts["allocated_peak_bytes"]) == (10, 20)
     assert (facts["reserved_bytes"], facts["reserved_peak_bytes"]) == (30, 40)
 
@@ -242,7 +242,7 @@ def test_tensorflows_own_peak_travels_with_a_mark(monkeypatch: pytest.MonkeyPatc
     import json
     import sys
 
-    from memgauge.monitor import marks
+    from memgauge.monitor import framework_memory
 
     reset: list[str] = []
     config = Answer(
@@ -253,19 +253,19 @@ def test_tensorflows_own_peak_travels_with_a_mark(monkeypatch: pytest.MonkeyPatc
         ),
     )
     context = Answer(_context=Answer(_initialized=False))
-    monkeypatch.setattr(marks, "_tensorflow_place", [])
+    monkeypatch.setattr(framework_memory, "_tensorflow_place", [])
     monkeypatch.setitem(sys.modules, "tensorflow", Answer(config=config))  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)  # type: ignore[arg-type]
-    assert marks._framework() == "null"  # it has not begun, and a mark must not begin it
+    assert framework_memory.figures() == "null"  # it has not begun, and a mark must not begin it
     context._context._initialized = True
-    facts = json.loads(marks._framework())
+    facts = json.loads(framework_memory.figures())
     assert facts == {
         "framework": "tensorflow",
         "device": "GPU:0",
         "allocated_bytes": 10,
         "allocated_peak_bytes": 20,
     }
-    marks._reset_frameworks()
+    framework_memory.reset_peaks()
     assert reset == ["GPU:0"]
 
 

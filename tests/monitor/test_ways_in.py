@@ -13,6 +13,7 @@ from jobs import MIB, Job, memgauge, ticks, until, values
 import memgauge as mg
 from memgauge.explain.recording import summarise
 from memgauge.monitor import marks
+from memgauge.monitor.calling import ENVIRONMENT
 from memgauge.storage import RunFile
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,7 +59,7 @@ def test_a_program_that_dies_within_the_block_ends_the_recording(tmp_path: Path)
 
 def test_nothing_happens_when_nothing_records() -> None:
     code = "import memgauge\nmemgauge.mark('a', object())\nwith memgauge.phase('b'): pass\nprint('fine')"
-    environment = {k: v for k, v in os.environ.items() if k != marks.ENVIRONMENT}
+    environment = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )

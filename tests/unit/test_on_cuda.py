@@ -25,7 +25,7 @@ from memgauge.cli import calibrate, main
 from memgauge.frameworks.torch import cuda_ladder, trial_run
 from memgauge.frameworks.torch.cuda_run import cuda_run
 from memgauge.measure import _measurement
-from memgauge.monitor import marks, nvml
+from memgauge.monitor import framework_memory, nvml
 from memgauge.records import Category, Trace
 from memgauge.units import GIB, MIB
 from memgauge.workload import Workload
@@ -361,7 +361,7 @@ def test_marks_carry_the_allocators_figures() -> None:
     device = Device()
     with pretended(device, PretendedNvml(device)):
         tensor = torch.zeros(MIB, device="cuda")
-        facts = json.loads(marks._framework())
+        facts = json.loads(framework_memory.figures())
         del tensor
     assert facts["allocated_bytes"] == facts["allocated_peak_bytes"] == 4 * MIB
     assert facts["reserved_bytes"] == 20 * MIB and facts["device"] == 0

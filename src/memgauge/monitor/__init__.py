@@ -2,6 +2,8 @@
 
     recorder    starts the sampler: for a command, a pid, or from Python       (the user's process)
     marks       what a job says: instants and phases                           (the job's processes)
+    calling     how that finds a recording and gets there
+    framework_memory        what torch's and TensorFlow's allocators say with a mark
     sampler     its parts put together, and the loop that waits for all        (its own process)
     launch      the command: how it starts, how signals reach it, how it ended
     lifetimes   the job's processes from joining to end, and with them the run's end

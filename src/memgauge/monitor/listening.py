@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from memgauge.monitor.marks import attached_addresses, socket_name
+from memgauge.monitor.calling import attached_addresses, socket_name
 
 _LONGEST_LINE = 64 * 1024
 _MOST = 1000  # lines that are taken in at one look, so that samples are not late

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from memgauge.errors import RunError, UsageError
 from memgauge.monitor import marks
-from memgauge.monitor.marks import ENVIRONMENT
+from memgauge.monitor.calling import ENVIRONMENT, with_outer
 from memgauge.monitor.system import require_posix
 from memgauge.units import parse_duration_ns
 
@@ -163,7 +163,7 @@ class Monitor:
             self._give_up()
         if self._own:
             self._before = os.environ.get(ENVIRONMENT)
-            os.environ[ENVIRONMENT] = marks.with_outer(said.split()[1])
+            os.environ[ENVIRONMENT] = with_outer(said.split()[1])
             marks.look_again()
         return self
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from memgauge.errors import MemgaugeError, UsageError
 from memgauge.monitor import cgroup, launch
+from memgauge.monitor.calling import ENVIRONMENT, with_outer
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.devices import DeviceReadings
 from memgauge.monitor.endings import OomKills
@@ -32,7 +33,6 @@ from memgauge.monitor.launch import Ending
 from memgauge.monitor.lifetimes import Lifetimes
 from memgauge.monitor.listening import Listener
 from memgauge.monitor.loop import Loop
-from memgauge.monitor.marks import ENVIRONMENT, with_outer
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
 from memgauge.monitor.readings import GroupReadings, MachineReadings, ProcessReadings
