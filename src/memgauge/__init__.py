@@ -64,6 +64,10 @@ class _Package(ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by name, as plain modules are by those who can (cloudpickle, and with it joblib)."""
+        return importlib.import_module, (self.__name__,)
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
 
+from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
 from memgauge.monitor.machine import Memory
@@ -276,6 +277,35 @@ def last_phases(path: Path) -> tuple[int, str, int]:
     with RunFile(path) as run:
         last = next(p for p in summarise(run).phases if p.name == "last")
     return last.count, last.peak_kind, round((last.peak_bytes or 0) / MIB, -2)
+
+
+def test_phases_of_one_name_in_two_threads_keep_their_own_ends_and_peaks(tmp_path: Path) -> None:
+    code = """
+import memgauge, threading
+first_began, second_began, first_ended = (threading.Event() for _ in range(3))
+def first():
+    with memgauge.phase("work", "first"):
+        first_began.set(); second_began.wait()
+    first_ended.set()
+other = threading.Thread(target=first)
+other.start(); first_began.wait()
+with memgauge.phase("work", "second"):
+    second_began.set(); first_ended.wait()
+    x = bytearray(200 << 20)
+    say(); wait()
+other.join()
+"""
+    job = Job(code, tmp_path / "a.mg", "-q")
+    job.heard()
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(job.path) as run:
+        found = {b.value: b for b in bands(run.marks, run.last_us())}
+        peaks = {p.phase: p.bytes for p in run.peaks if p.phase is not None and p.metric == "rss_bytes"}
+    first, second = found["first"], found["second"]
+    assert first.begin_us <= second.begin_us <= first.end_us <= second.end_us
+    assert peaks[first.mark] < 100 * MIB
+    assert peaks[second.mark] > 200 * MIB
 
 
 def test_phases_that_end_with_their_processes_have_their_exact_peak(tmp_path: Path) -> None:

@@ -100,3 +100,11 @@ def test_the_files_of_these_names_can_still_be_imported() -> None:
 def test_a_public_name_can_be_replaced_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memgauge, "estimate", len)
     assert getattr(memgauge, "estimate") is len  # noqa: B009
+
+
+def test_a_function_that_uses_the_package_can_be_sent_to_another_process() -> None:
+    use = "f = lambda: memgauge.mark('x')"  # what joblib does for a worker
+    assert (
+        run(f"import memgauge, cloudpickle\n{use}\nprint(cloudpickle.loads(cloudpickle.dumps(f))())")
+        == "None"
+    )

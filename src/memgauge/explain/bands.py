@@ -9,7 +9,7 @@ import msgspec
 
 from memgauge.explain.recorded import PhaseOf
 from memgauge.explain.samples import ProcessSamples, Sums
-from memgauge.storage import Mark, RunFile
+from memgauge.storage import SPAN, Mark, RunFile
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +54,18 @@ def bands(marks: Iterable[Mark], end_us: int) -> list[Band]:
             stack.append(mark)
         elif mark.kind == "end":
             for place in range(len(stack) - 1, -1, -1):
-                if stack[place].name == mark.name:
+                if _belongs(mark, stack[place]):
                     close(stack.pop(place), mark.time_us, place, mark.facts)
                     break
     for stack in open_by_pid.values():
         for depth, begun in enumerate(stack):
             close(begun, end_us, depth, None)
     return sorted(found, key=lambda b: (b.begin_us, b.depth))
+
+
+def _belongs(end: Mark, begun: Mark) -> bool:
+    """Return whether it ends that phase; files of before phases were numbered have names only."""
+    return end.name == begun.name and end.facts.get(SPAN) == begun.facts.get(SPAN)
 
 
 def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]:

@@ -133,22 +133,23 @@ class Link:
             os.close(self._group)
         self._group = -1
 
-    def send(self, kind: str, name: object, value: object, facts: str, *, bounds: bool = False) -> None:
-        """Send one line; never waits, never raises."""
+    def send(self, kind: str, name: object, value: object, facts: str, span: int | None) -> None:
+        """Send one line, of a mark or, with a number, of the boundary of a phase; never waits, never raises."""
         try:
             highest = group = "null"
-            if bounds and self._may_reset:
+            if span is not None and self._may_reset:
                 data = os.pread(self._status, 2048, 0)
                 at = data.find(b"VmHWM:")
                 if at >= 0:
                     highest = str(int(data[at + 6 : data.index(b"kB", at)]) * 1024)
                 os.write(self._clear, b"5")
-            if bounds and self._group >= 0:
+            if span is not None and self._group >= 0:
                 group = str(int(os.pread(self._group, 64, 0)))
                 os.write(self._group, b"0")
             now = time.monotonic_ns()
             text = "null" if value is None else _quoted(_short(value))
-            line = f'[{now},"{kind}",{_quoted(_short(name))},{text},{highest},{group},{facts},{self._lost}]\n'
+            said = f"{_quoted(_short(name))},{text},{highest},{group},{facts},{self._lost}"
+            line = f'[{now},"{kind}",{said},{"null" if span is None else span}]\n'
             self._put(line.encode("ascii"))
         except Exception:  # a recording must never be the reason that a job fails
             self.lose()

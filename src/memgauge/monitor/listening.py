@@ -31,6 +31,7 @@ class Heard(NamedTuple):
     highest_bytes: int | None  # VmHWM since the boundary before
     group_bytes: int | None  # the control group's peak since the boundary before
     facts: dict[str, Any]
+    span: int | None  # the same at both boundaries of a phase
 
 
 class Listener:
@@ -125,7 +126,7 @@ class Listener:
 
     def _understood(self, connection: _Connection, line: bytes) -> Heard | None:
         try:
-            when, kind, name, value, highest, group, facts, lost = json.loads(line)
+            when, kind, name, value, highest, group, facts, lost, span = json.loads(line)
             if kind not in ("mark", "begin", "end") or not isinstance(name, str):
                 raise ValueError
             self.lost += max(0, int(lost) - connection.lost)
@@ -139,6 +140,7 @@ class Listener:
                 None if highest is None else int(highest),
                 None if group is None else int(group),
                 facts if isinstance(facts, dict) else {},
+                None if span is None else int(span),
             )
         except (ValueError, TypeError, RecursionError):
             self.garbled += 1

@@ -14,6 +14,7 @@ recording is the one that may (`peaks` belong to one recording at a time).
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 from types import TracebackType
 
@@ -43,15 +44,17 @@ class phase:
 
     def __init__(self, name: str, value: object = None, *, reset_torch: bool = False) -> None:
         self._name, self._value, self._reset_torch = name, value, reset_torch
+        self._spans: list[int] = []
 
     def __enter__(self) -> phase:
-        _send("begin", self._name, self._value, bounds=True, reset_torch=self._reset_torch)
+        self._spans.append(next(_spans))
+        _send("begin", self._name, self._value, span=self._spans[-1], reset_torch=self._reset_torch)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _send("end", self._name, self._value, bounds=True)
+        _send("end", self._name, self._value, span=self._spans.pop())
 
 
 def is_recorded() -> bool:
@@ -74,7 +77,9 @@ def let_go() -> None:
         link.look_now()
 
 
-def _send(kind: str, name: object, value: object, *, bounds: bool = False, reset_torch: bool = False) -> None:
+def _send(
+    kind: str, name: object, value: object, *, span: int | None = None, reset_torch: bool = False
+) -> None:
     listening = _listening()
     if not listening:
         return
@@ -82,13 +87,14 @@ def _send(kind: str, name: object, value: object, *, bounds: bool = False, reset
         reset_peaks()
     facts = figures()
     for link in listening:
-        link.send(kind, name, value, facts, bounds=bounds)
+        link.send(kind, name, value, facts, span)
 
 
 def _listening() -> list[Link]:
     return [link for link in _links if link.socket is not None or link.find(_links)]
 
 
+_spans = itertools.count(1)  # tell phases apart that threads of a process have open at once
 _links = (Link(), Link())  # as many recordings of one job hear it
 for _each in _links:
     atexit.register(_each.finish)

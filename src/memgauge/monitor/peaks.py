@@ -17,7 +17,7 @@ from memgauge.monitor.notes import Notes
 from memgauge.monitor.processes import PAGE, TICK_US
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
-from memgauge.storage import PeakRow, RunWriter
+from memgauge.storage import SPAN, PeakRow, RunWriter
 
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
@@ -41,7 +41,7 @@ class _Phase:
     """A phase that is open: its highest value so far, None once it cannot be exact any more."""
 
     mark: int
-    name: str
+    span: int | None
     highest_bytes: int | None
     group_bytes: int | None
 
@@ -122,6 +122,8 @@ class Peaks:
         except OSError:
             return
         if highest is not None:
+            if process.hwm_kind == "other":  # it may have been set back since a sample was higher
+                highest = max(highest, max(process.resident, default=0))
             process.hwm_bytes = max(process.hwm_bytes, highest)
             process.hwm_read_us = now_us
 
@@ -239,7 +241,8 @@ class Peaks:
         boundary = False
         for said in heard:
             time_us = self._clock.of(said.time_ns)
-            mark = self._writer.add_mark(time_us, said.pid, said.kind, said.name, said.value, said.facts)
+            facts = said.facts if said.span is None else {**said.facts, SPAN: said.span}
+            mark = self._writer.add_mark(time_us, said.pid, said.kind, said.name, said.value, facts)
             if said.kind != "mark":
                 boundary = True
                 self._bound(said, mark)
@@ -266,12 +269,13 @@ class Peaks:
                     phase.group_bytes = max(phase.group_bytes, group)
         if said.kind == "begin":
             stack.append(
-                _Phase(mark, said.name, None if highest is None else 0, None if group is None else 0)
+                _Phase(mark, said.span, None if highest is None else 0, None if group is None else 0)
             )
             return
-        for place in range(len(stack) - 1, -1, -1):
-            if stack[place].name == said.name:
-                self._keep_phase(stack.pop(place), process)
+        for phase in stack:
+            if phase.span == said.span:
+                stack.remove(phase)
+                self._keep_phase(phase, process)
                 return
 
     def _keep_phase(self, phase: _Phase, process: Tracked | None) -> None:

@@ -21,6 +21,7 @@ from memgauge.columns import MISSING
 from memgauge.storage.reader import RunFile
 from memgauge.storage.schema import (
     APPLICATION_ID,
+    SPAN,
     VERSION,
     Device,
     Mark,
@@ -35,6 +36,7 @@ from memgauge.storage.writer import Lane, RunWriter
 __all__ = [
     "APPLICATION_ID",
     "MISSING",
+    "SPAN",
     "VERSION",
     "Device",
     "Lane",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 APPLICATION_ID = 0x6D656D67  # "memg", in the header of the file: what kind of SQLite file it is
 VERSION = 1
 SCHEMA_NAME = f"memgauge.run/{VERSION}"
+SPAN = "span"  # among the facts of a phase's two marks: the number that joins them within a process
 MADE_BY = 'run files are made by "memgauge monitor"'
 
 TABLES = """
