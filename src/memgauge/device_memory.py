@@ -9,6 +9,7 @@ Each range covers 95 % and says where its width comes from (`Uncertainty`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import msgspec
@@ -20,7 +21,7 @@ from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.context import context
 from memgauge.devices.stack import Stack
 from memgauge.records import Fits, Range, Timeline, Trace, Uncertainty
-from memgauge.units import MIB
+from memgauge.units import MIB, format_bytes
 
 # Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
 # than the card did: scratch that no model knows, order of frees, kernels' choices. Set so that 95 % of
@@ -61,6 +62,8 @@ def device_memory(
         settings: What PYTORCH_CUDA_ALLOC_CONF sets.
         outside: What the process takes outside torch's allocator; None asks the catalogue.
     """
+    if trace.memory_fraction < 1:
+        settings = dataclasses.replace(settings, per_process_memory_fraction=trace.memory_fraction)
     beside, figure = context(place, stack)
     beside = outside or beside
     free = replay_sized(trace, settings, "expected")
@@ -115,16 +118,27 @@ def device_memory(
         (parts[0], msgspec.structs.replace(parts[2], low_bytes=lacking, high_bytes=lacking)),
         at_least=0,
     )
+    fits = verdict(need, device, place)
     return DeviceMemory(
         timeline=timeline,
         reserved=on_card,
         device=device,
         least=need,
-        fits=verdict(need, device, place),
+        fits=_of_its_share(fits, settings, unlimited) if is_limited else fits,
         uncertainty=parts,
         assumptions=_assumptions(place, figure, outside, stack),
         unmodelled=_unmodelled(trace),
     )
+
+
+def _of_its_share(fits: Fits, settings: CudaSettings, reserved: int) -> Fits:
+    """Return the verdict with what is left of the share of the card that torch may take."""
+    if fits.capacity_bytes is None:
+        return fits
+    share = settings.per_process_memory_fraction
+    allowed = int(share * fits.capacity_bytes)
+    reason = f"{fits.reason}; torch may take {100 * share:g} % of the card, {format_bytes(allowed)}"
+    return msgspec.structs.replace(fits, free_bytes=allowed - reserved, reason=reason)
 
 
 def placement_bytes(reserved: int) -> int:

@@ -92,6 +92,7 @@ class Trace:
     cache_releases: Sequence[int] = ()  # indices of events, ascending
     streams: Mapping[int, int] = field(default_factory=dict)  # storage -> stream; not listed: the default one
     pinned_bytes: int = 0  # highest pinned host memory, as torch's allocator of it rounds and keeps it
+    memory_fraction: float = 1.0  # of the card that the program lets torch's allocator take
     uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 

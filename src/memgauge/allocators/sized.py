@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from memgauge.allocators import cuda_caching
@@ -72,16 +73,10 @@ def without(trace: Trace, mechanisms: frozenset[str]) -> Trace:
     places.append(len(events))
     releases = () if "cache releases" in mechanisms else tuple(places[r] for r in trace.cache_releases)
     scratch = {s: x for s, x in trace.scratch.items() if s not in left_out}
-    return Trace(
+    return dataclasses.replace(
+        trace,
         events=events,
-        categories=trace.categories,
-        layers=trace.layers,
-        modules=trace.modules,
-        assumptions=trace.assumptions,
-        unmodelled=trace.unmodelled,
         scratch=scratch,
         cache_releases=releases,
         streams={} if "streams" in mechanisms else trace.streams,
-        pinned_bytes=trace.pinned_bytes,
-        uses=trace.uses,
     )

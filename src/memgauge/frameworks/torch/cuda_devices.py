@@ -59,6 +59,7 @@ def patch_cuda(
     placement: Placement,
     values: ValueReader,
     empty_cache: Callable[[], None],
+    allow: Callable[[float], None],
     streams: Streams,
 ) -> None:
     """Answer for `torch.cuda`, `torch.accelerator` and cuDNN as with one GPU present."""
@@ -81,6 +82,8 @@ def patch_cuda(
             patches.set(module, name, answer)
     for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
         patches.set(module, "empty_cache", lambda: empty_cache())
+    for module in (torch.cuda, torch.cuda.memory):
+        patches.set(module, "set_per_process_memory_fraction", lambda fraction, device=None: allow(fraction))
 
 
 def _cudnn_takes(tensor: torch.Tensor) -> bool:
@@ -110,11 +113,12 @@ _MEMORY: dict[str, Any] = {
     **dict.fromkeys(
         (
             "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-            "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_record_memory_history",
+            "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot",
         ),
         _nothing,
     ),
     "memory_stats": _statistics,
+    "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
     "memory_snapshot": lambda *_, **__: [],
     "memory_summary": lambda *_, **__: "",
 }  # fmt: skip
@@ -219,5 +223,9 @@ def _refusals() -> dict[str, Any]:
         "_lazy_init": refuse(
             "this function was imported by name before tracing began, so device='cuda' reached CUDA itself; "
             "call it through its module (torch.zeros(...)), or make the tensor first and move it with .to(device)"
+        ),
+        **dict.fromkeys(
+            ("MemPool", "MemPoolContext", "use_mem_pool"),
+            refuse("torch.cuda.MemPool is not followed; leave it out to estimate the run in the usual pools"),
         ),
     }

@@ -65,6 +65,14 @@ class CudaPhantomMode(PhantomMode):
         """List that the allocator gives its cached memory back (`torch.cuda.empty_cache()`)."""
         self._ledger.release_cache()
 
+    def allow(self, fraction: float) -> None:
+        """Note what the program lets torch take (`torch.cuda.set_per_process_memory_fraction`)."""
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self._ledger.memory_fraction = fraction
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -31,6 +31,7 @@ class Placement:
         self.pinned = CudaHostAllocator()
         self._pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._asked: bool | None = None  # what a call names explicitly
+        self.moved_in_vain = False  # whether the program moved to the device what was there already
         self.active = False  # while the trace runs; a name that a program kept does nothing afterwards
         self.now = True  # where results of the running operator go
 

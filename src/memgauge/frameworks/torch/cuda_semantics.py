@@ -66,7 +66,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patch_autocast(patches, autocast)
         patch_tensor(patches, placement)
         patch_factories(patches, placement)
-        patch_cuda(patches, card, placement, mode.values, mode.release_cache, mode.streams)
+        patch_cuda(patches, card, placement, mode.values, mode.release_cache, mode.allow, mode.streams)
         mode.graphs.patch(patches)
         patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__)
         patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)

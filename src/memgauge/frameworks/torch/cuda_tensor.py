@@ -16,6 +16,7 @@ import torch
 from memgauge.frameworks.torch.address_space import storage_bytes
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.patches import Patches
+from memgauge.frameworks.torch.protocol import CANNOT_PIN
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -82,7 +83,10 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         if on_device(self):
-            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+            raise RuntimeError(
+                f"cannot pin '{self.type()}' {CANNOT_PIN}; build() and batch() run with the card as torch's default "
+                "device: make there with device='cpu' what is to be the host's"
+            )
         # What a loader's own thread pins ahead of the step depends on time: it is left out.
         if threading.get_ident() != thread or self.layout is not torch.strided or placement.is_pinned(self):
             return self
@@ -111,6 +115,7 @@ def _moves(placement: Placement) -> dict[str, Any]:
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         there, args, kwargs = _destination(args, kwargs)
         if there is None or there == on_device(self):
+            placement.moved_in_vain = placement.moved_in_vain or bool(there)
             return real_to(self, *args, **kwargs)  # type: ignore[no-any-return]
         options = {"dtype": kwargs.get("dtype") or self.dtype}
         if kwargs.get("memory_format") is not None:

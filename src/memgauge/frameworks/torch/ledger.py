@@ -35,6 +35,7 @@ class Ledger:
         self.stream = 0  # the current one; each has pools of its own
         # Added to the stream's number while a CUDA graph is captured: it has pools of its own again.
         self.graph_pool = 0
+        self.memory_fraction = 1.0  # of the card that the program lets torch take
         self.captures = 0  # of CUDA graphs, so far
         self.streams: dict[int, int] = {}  # storage -> stream, where that is not the default one
 

@@ -17,6 +17,8 @@ from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.records import NEVER_BACKWARD
 from memgauge.workload import Workload
 
+CANNOT_PIN = "only dense CPU tensors can be pinned"  # torch's words, ATen/native/Memory.cpp
+
 
 class Observer(Protocol):
     """Who looks on while the protocol runs."""
@@ -39,15 +41,17 @@ def run(workload: Workload, observer: Observer, device: torch.device, steps: int
 
     `device` is torch's default device while building and while making a batch, not in the step.
     """
+    objects = made(workload.build, device)
     with torch.device(device):
-        objects = call(workload.build, device)
         place(objects, device)
     observer.built(objects)
     arguments = as_tuple(objects)
     for number in range(1, steps + 1):
         observer.step_begins(number)
+        made_batch = made(workload.batch, device)
         with torch.device(device):
-            batch = move(call(workload.batch, device), device)
+            batch = move(made_batch, device)
+        del made_batch
         observer.batch_made()
         result = workload.step(*arguments, batch)
         del batch, result
@@ -55,6 +59,18 @@ def run(workload: Workload, observer: Observer, device: torch.device, steps: int
             torch.cuda.synchronize()  # kernels run behind the program: a step ends when its last one does
         if observer.step_ended(number):
             break
+
+
+def made(function: Callable[..., Any], device: torch.device) -> Any:
+    """Return what a user's function makes with `device` as the default; on the host if it pins what it has made."""
+    try:
+        with torch.device(device):
+            return call(function, device)
+    except RuntimeError as error:
+        if device.type == "cpu" or CANNOT_PIN not in str(error):
+            raise
+    with torch.device("cpu"):
+        return call(function, device)
 
 
 def call(function: Callable[..., Any], device: torch.device) -> Any:

@@ -5,9 +5,12 @@ Steps are traced until one leaves memory as it found it; further ones repeat it.
 
 from __future__ import annotations
 
+import random
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -22,11 +25,17 @@ from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.not_eager import inspect, refusing_cuda, watching
 from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
-from memgauge.frameworks.torch.scopes import Scopes, as_tuple
+from memgauge.frameworks.torch.scopes import SETUP, Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
 from memgauge.records import Category, MemoryEvent, Scratch, Trace
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
+
+_SEED = 0
+_BUILT_THERE = (
+    "build() ran with the card as torch's default device, so that what it made counts there even before .cuda() "
+    "or .to(), and that is the peak; `with torch.device('cpu'):` around it makes it on the host first"
+)
 
 
 class Onlooker(Protocol):
@@ -67,7 +76,7 @@ def trace(
     watched = workload if onlooker is None else onlooker.watched(workload)
     hooks = nullcontext() if onlooker is None else onlooker.hooks(observer.ledger, observer.scopes)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with same_chance():
             with (
                 observer.mode,
                 observer.scopes,
@@ -84,6 +93,24 @@ def trace(
         raise WorkloadError(_where(observer, error)) from error
     finally:
         observer.give_back()
+
+
+@contextmanager
+def same_chance() -> Iterator[None]:
+    """Let a program draw the same random numbers in each trace, and its own process go on with its own."""
+    numpy = sys.modules.get("numpy")
+    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_SEED)
+        random.seed(_SEED)
+        if numpy:
+            numpy.random.seed(_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            if numpy:
+                numpy.random.set_state(of_numpy)
 
 
 def _where(observer: _Tracer, error: Exception) -> str:
@@ -119,6 +146,7 @@ class _Tracer:
         self.mode.unmodelled = self.unmodelled
         self._objects: Any = ()
         self._uses: tuple[str, ...] = ()
+        self._moved_in_vain = False
         # Objects that existed before the run: gradients and state are given back as they were.
         self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
@@ -134,6 +162,8 @@ class _Tracer:
 
     def built(self, objects: Any) -> None:
         self._objects = objects
+        mode = self.mode
+        self._moved_in_vain = isinstance(mode, CudaPhantomMode) and mode.placement.moved_in_vain
         self.scopes.name_modules(objects)
         inspect(objects, (self.workload.build, self.workload.batch, self.workload.step), self.unmodelled)
         for tensor, category, layer in tensors_of_roles(objects):
@@ -201,6 +231,8 @@ class _Tracer:
             _repeat_step(
                 events, categories, layers, self._repeat, self._steps_left, scratch, releases, streams
             )
+        if self._moved_in_vain and _is_highest_in_setup(events):
+            self.values.assume(_BUILT_THERE)
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
         return Trace(
@@ -215,7 +247,15 @@ class _Tracer:
             streams=streams,
             pinned_bytes=self._pinned_bytes(),
             uses=self._uses,
+            memory_fraction=ledger.memory_fraction,
         )
+
+
+def _is_highest_in_setup(events: Sequence[MemoryEvent]) -> bool:
+    """Return whether more is requested at one moment of the set-up than at any later one."""
+    held = list(accumulate(event.requested_bytes for event in events))
+    steps = next((i for i, event in enumerate(events) if event.phase != SETUP), len(events))
+    return max(held[:steps], default=0) > max(held[steps:], default=0)
 
 
 def _repeat_step(

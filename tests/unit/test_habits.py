@@ -1,0 +1,127 @@
+"""What programs do out of habit, and a script of theirs expects to work."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import memgauge
+from memgauge import Workload
+from memgauge.errors import UnsupportedError, WorkloadError
+from memgauge.frameworks.torch.trace import trace
+from memgauge.records import Estimate
+from memgauge.units import GIB, MIB
+
+
+def estimated(build: Any, batch: Any, step: Any, **options: Any) -> Estimate:
+    workload = Workload(build=build, batch=batch, step=step, **options)
+    return memgauge.estimate(workload, device="nvidia-a100-40gb")
+
+
+def network() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))  # 32 MiB of float32
+
+
+def half() -> torch.Tensor:
+    return torch.zeros(1, 1024, dtype=torch.half)
+
+
+def test_a_peak_that_the_default_device_makes_is_said_with_the_remedy() -> None:
+    def on_the_host() -> nn.Module:
+        with torch.device("cpu"):
+            return network().half().cuda()
+
+    there = estimated(lambda: network().half().cuda(), half, lambda m, x: m(x), mode="infer")
+    assert there.peak.allocated_bytes is not None and there.peak.allocated_bytes > 32 * MIB
+    assert any("torch.device('cpu')" in text for text in there.assumptions)
+    moved = estimated(on_the_host, half, lambda m, x: m(x), mode="infer")
+    assert moved.peak.allocated_bytes is not None and moved.peak.allocated_bytes < 32 * MIB
+    assert not any("default device" in text for text in moved.assumptions)
+
+
+def test_a_batch_that_is_pinned_is_made_on_the_host() -> None:
+    def batch() -> torch.Tensor:
+        return torch.zeros(MIB, dtype=torch.uint8).pin_memory().to("cuda", non_blocking=True)
+
+    found = estimated(lambda: nn.Linear(2, 2), batch, lambda m, x: x * 2, mode="infer")
+    assert found.peak.pinned_bytes == MIB
+
+
+def test_pinning_what_was_built_on_the_card_is_an_error_that_says_where_to_make_it() -> None:
+    def build() -> nn.Module:
+        model = nn.Linear(2, 2)
+        model.kept = torch.zeros(8)
+        return model
+
+    with pytest.raises(WorkloadError, match=r"only dense CPU tensors.*device='cpu'"):
+        estimated(build, lambda: None, lambda m, _: m.kept.pin_memory())
+
+
+def test_the_share_of_the_card_that_a_program_sets_is_its_limit() -> None:
+    def build(share: float) -> nn.Module:
+        torch.cuda.set_per_process_memory_fraction(share)
+        return nn.Linear(2, 2)
+
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return torch.empty(8 * GIB, dtype=torch.uint8, device="cuda")
+
+    def fits(share: float) -> Any:
+        return estimated(lambda: build(share), lambda: torch.zeros(2), step, mode="infer").fits
+
+    assert fits(0.5).verdict == "yes"
+    refused = fits(0.1)
+    assert refused.verdict == "no"
+    assert refused.free_bytes < -4 * GIB and "10 % of the card" in refused.reason
+    with pytest.raises(WorkloadError, match="Invalid fraction value"):
+        fits(2.0)
+
+
+def test_pools_of_a_programs_own_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"test_habits.py:\d+: torch.cuda.MemPool is not followed"):
+        estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), lambda m, x: torch.cuda.MemPool())
+
+
+def test_a_number_that_is_read_twice_is_the_same_until_it_is_written_to() -> None:
+    read: list[float] = []
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        loss = model(x).sum()
+        read.extend((loss.item(), loss.item()))
+        loss.detach().mul_(2)
+        read.append(loss.item())
+        read.append(model(x).sum().item())
+
+    trace(Workload(build=lambda: network(), batch=lambda: torch.randn(1, 1024), step=step, mode="infer"))
+    first, again, written, other = read[:4]
+    assert first == again > written > other
+
+
+def test_each_trace_draws_the_same_numbers_and_the_process_goes_on_with_its_own() -> None:
+    def drawn() -> tuple[float, ...]:
+        return torch.rand(1, device="cpu").item(), random.random(), float(np.random.rand())
+
+    found: list[tuple[float, ...]] = []
+
+    def build() -> nn.Module:
+        found.append(drawn())
+        return nn.Linear(2, 2)
+
+    def traced() -> None:
+        trace(Workload(build=build, batch=lambda: torch.zeros(1, 2), step=lambda m, x: m(x), mode="infer"))
+
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)
+    traced()
+    after = drawn()
+    traced()
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)
+    assert found[0] == found[1]
+    assert drawn() == after
