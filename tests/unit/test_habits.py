@@ -86,6 +86,17 @@ def test_pools_of_a_programs_own_are_refused_by_name() -> None:
         estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), lambda m, x: torch.cuda.MemPool())
 
 
+def test_a_program_may_profile_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    kinds = torch.profiler.ProfilerActivity
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA], profile_memory=True):
+            model(x).sum().backward()
+
+    assert estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), step).peak.allocated_bytes
+    assert "CUDA" not in capfd.readouterr().err
+
+
 def test_a_number_that_is_read_twice_is_the_same_until_it_is_written_to() -> None:
     read: list[float] = []
 

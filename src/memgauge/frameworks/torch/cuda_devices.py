@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler.profiler import _KinetoProfile
 from torch.utils._pytree import tree_map_only
 
 from memgauge.devices import PublishedRates
@@ -53,6 +55,15 @@ def _scatter(self: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], devices
     return (moved[0],), (moved[1],)
 
 
+def _profiles_the_host(real: Any) -> Any:
+    """Return what sets up torch's profiler without the GPU: asked for one that is not there it fills stderr."""
+
+    def init(self: Any, *, activities: Any = None, **options: Any) -> None:
+        real(self, activities=[ProfilerActivity.CPU], **options)
+
+    return init
+
+
 def patch_cuda(
     patches: Patches,
     card: Card,
@@ -77,6 +88,7 @@ def patch_cuda(
         ),
         (torch.backends.cuda, {"is_built": lambda: True}),
         (torch.nn.DataParallel, {"scatter": _scatter}),
+        (_KinetoProfile, {"__init__": _profiles_the_host(_KinetoProfile.__init__)}),
     ):
         for name, answer in answers.items():
             patches.set(module, name, answer)
