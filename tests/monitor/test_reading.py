@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from array import array
@@ -68,6 +71,54 @@ def test_every_value_is_exported_once(recording: Path, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "a.parquet")
     assert table.num_rows == len(rows)
     assert table.column("value").to_pylist() == [int(r["value"]) for r in rows]
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            ["export", "FILE", "-f", kind, "-o"]
+            for kind in ("csv", "jsonl", "parquet", "perfetto", "prometheus")
+        ),
+        ["report", "FILE", "-o"],
+        ["estimate", "zoo:mlp", "--out"],
+        ["estimate", "zoo:mlp", "--html"],
+        ["fit", "zoo:mlp", "--device", "A100-40GB", "--out"],
+        ["measure", "zoo:mlp", "--out"],
+        ["measure", "zoo:mlp", "--record"],
+        ["reproduce", "--write"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_is_written_over_a_recording(
+    command: list[str],
+    by_link: bool,
+    recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, out = tmp_path / "kept.mg", tmp_path / "kept.mg"
+    shutil.copy(recording, file)
+    if by_link:
+        out = tmp_path / "link"
+        out.symlink_to(file)
+    assert main([*(str(file) if word == "FILE" else word for word in command), str(out)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"{out} is a recording, so it is not overwritten; choose another name" in said
+    assert file.read_bytes() == recording.read_bytes()
+
+
+def test_no_output_is_written_over_a_ledger(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "ledger.db"
+    with contextlib.closing(sqlite3.connect(ledger)) as database:
+        database.execute("CREATE TABLE trials (number INTEGER)")
+    before = ledger.read_bytes()
+    assert main(["export", str(recording), "-o", str(ledger)]) == 2
+    assert "such as a ledger" in capsys.readouterr().err
+    assert ledger.read_bytes() == before
 
 
 def test_a_span_is_exported_alone(recording: Path) -> None:

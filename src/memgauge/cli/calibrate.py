@@ -12,9 +12,9 @@ import msgspec
 import typer
 
 from memgauge.cli import options
-from memgauge.cli.output import note, show, show_json
+from memgauge.cli.output import note, show, show_json, write_text
 from memgauge.cli.running import running
-from memgauge.errors import FileFormatError, MissingError, UsageError
+from memgauge.errors import FileFormatError, MissingError
 
 EPILOG = (
     "Example: memgauge calibrate && memgauge estimate zoo:gpt2 --device cuda\n\n"
@@ -60,10 +60,7 @@ def command(out: Out = None, as_json: options.AsJson = False) -> None:
     except msgspec.DecodeError as error:
         raise FileFormatError(f"the measurement's answer cannot be read: {error}") from error
     result = msgspec.structs.replace(calibrated(found), file=str(out))
-    try:
-        out.write_text(device_toml(result.device), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    write_text(out, device_toml(result.device), "--out")
     note(f"saved to {out}")
     if as_json:
         show_json(result)

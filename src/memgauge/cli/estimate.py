@@ -64,6 +64,7 @@ def command(
     check_choice("--method", method, _METHODS)
     count = options.layer_count(layers or ("10" if method == "trace" else "all"))
     out, arguments = options.writable(out), parse_sets(sets or [])
+    html = options.writable(html, "--html")
     counted_as = precision if method == "formula" and precision not in PRECISIONS else None
     asked = options.what_is_run(
         target,

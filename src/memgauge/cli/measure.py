@@ -53,6 +53,7 @@ def command(
     """
     options.check_counts(steps=steps, threads=threads)
     count, out, arguments = options.layer_count(layers), options.writable(out), parse_sets(sets or [])
+    record = options.writable(record, "--record")
     asked = options.what_is_run(
         target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
     )
@@ -66,13 +67,12 @@ def command(
             threads=threads,
             options=asked,
             sets=arguments,
-            record=options.writable(record, "--record"),
+            record=record,
         )
         result = run(target, progress=lambda stage: tell(f"measuring {target} on {device}: {stage}"))
     save_json(result, out)
     if not (compare and as_json):
         _show(result, count, as_json=as_json)
-    record = options.writable(record, "--record")
     if compare:
         predicted = _predicted(target, result, asked, arguments)
         if record is not None and record.exists():

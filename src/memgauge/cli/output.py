@@ -54,17 +54,30 @@ def save_json(record: msgspec.Struct, out: Path | None) -> None:
     """Save a record as JSON if there is a file to save it to, and say so on stderr.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: The file is a recording, or cannot be written.
     """
     if out is None:
         return
     from memgauge.report.json import to_json
 
-    try:
-        out.write_text(to_json(record) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    write_text(out, to_json(record) + "\n", "--out")
     note(f"saved to {out}")
+
+
+def write_text(out: Path, text: str, option: str = "") -> None:
+    """Write the text that was asked for by an option; never over a recording.
+
+    Raises:
+        UsageError: The file is a recording, or cannot be written.
+    """
+    from memgauge.storage import refuse_recorded
+
+    refuse_recorded(out)
+    try:
+        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        named = f"{option} {out}".lstrip()
+        raise UsageError(f"{named} cannot be written: {error.strerror or error}") from error
 
 
 def warn(assumptions: Iterable[str]) -> None:

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from memgauge.cli.export import Range, check_range, parse_range
-from memgauge.cli.output import note
-from memgauge.errors import UsageError
+from memgauge.cli.output import note, write_text
 
 EPILOG = (
     "Example: memgauge report run.mg -o run.html\n\n"
@@ -41,10 +40,7 @@ def save_page(out: Path, content: str) -> None:
     """Write a page, and say so on stderr.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: It would replace a recording, or cannot be written.
     """
-    try:
-        out.write_text(content, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
+    write_text(out, content)
     note(f"saved to {out} ({len(content) / 2**20:.1f} MiB)")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from memgauge.cli import options
-from memgauge.cli.output import note, show, show_json
+from memgauge.cli.output import note, show, show_json, write_text
 from memgauge.cli.running import running
 from memgauge.errors import UsageError
 
@@ -52,10 +52,7 @@ def command(
     if markdown:
         show_page(page)
     if write is not None:
-        try:
-            write.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--write {write} cannot be written: {error.strerror or error}") from error
+        write_text(write, page, "--write")
         note(f"wrote {write}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from memgauge.cli import options, study_run
-from memgauge.cli.output import note, show, show_json
+from memgauge.cli.output import note, show, show_json, write_text
 from memgauge.cli.study_run import PIPED_WIDTH, ROWS
 from memgauge.errors import UsageError
 
@@ -89,7 +89,8 @@ def show_command(
         if str(csv) == "-":
             sys.stdout.write(text)
             return
-        _save(csv, text)
+        write_text(csv, text)
+        note(f"saved to {csv}")
         return
     analysis = kept(study)
     if as_json:
@@ -223,11 +224,3 @@ def list_command() -> None:
     for found in builtin_names():
         table.add_row(found, read(found).study.title)
     show(table)
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    note(f"saved to {path}")

@@ -23,7 +23,7 @@ from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
 from memgauge.report.tables import plain
-from memgauge.storage import RunFile, Series
+from memgauge.storage import RunFile, Series, refuse_recorded
 
 FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
 LANES = ("fast", "cpu", "medium", "slow")
@@ -42,9 +42,11 @@ def export(run: RunFile, kind: str, out: IO[str] | Path, begin_us: int | None, e
         end_us: Leave out what was after.
 
     Raises:
-        UsageError: Parquet was asked for on standard output, or a file cannot be written.
+        UsageError: Parquet was asked for on standard output, or the file is a recording or cannot be written.
         MissingError: Parquet needs pyarrow.
     """
+    if isinstance(out, Path):
+        refuse_recorded(out)  # it may be the recording itself
     if kind == "parquet":
         if not isinstance(out, Path):
             raise UsageError("--format parquet needs a file: add -o run.parquet")

@@ -30,6 +30,7 @@ from memgauge.storage.schema import (
     Process,
     Series,
     is_run_file,
+    refuse_recorded,
 )
 from memgauge.storage.writer import Lane, RunWriter
 
@@ -48,4 +49,5 @@ __all__ = [
     "RunWriter",
     "Series",
     "is_run_file",
+    "refuse_recorded",
 ]

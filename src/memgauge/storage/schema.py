@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memgauge.errors import UsageError
+
+_SQLITE = b"SQLite format 3\0"  # how such a file begins
 APPLICATION_ID = 0x6D656D67  # "memg", in the header of the file: what kind of SQLite file it is
 VERSION = 1
 SCHEMA_NAME = f"memgauge.run/{VERSION}"
@@ -107,14 +110,30 @@ class Note(NamedTuple):
 
 def is_run_file(path: Path) -> bool:
     """Return whether a file is a run file of any version, judged by its first bytes."""
+    head = _head(path)
+    return head.startswith(_SQLITE) and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def refuse_recorded(path: Path) -> None:
+    """Refuse to write over what was recorded: a run file, one that is damaged, or the ledger of a study.
+
+    Raises:
+        UsageError: The path, or what it links to, is such a file.
+    """
+    if _head(path).startswith(_SQLITE):
+        what = "a recording" if is_run_file(path) else "a database, such as a ledger or a damaged recording"
+        raise UsageError(f"{path} is {what}, so it is not overwritten; choose another name")
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes of a file, none if there is nothing to read."""
     try:
         if not path.is_file():
-            return False  # a pipe's first bytes belong to who reads it all
+            return b""  # a pipe's first bytes belong to who reads it all
         with path.open("rb") as file:
-            head = file.read(100)
+            return file.read(100)
     except (OSError, ValueError):
-        return False
-    return head.startswith(b"SQLite format 3\0") and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+        return b""
 
 
 def companions(path: Path) -> tuple[Path, ...]:
