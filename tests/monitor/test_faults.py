@@ -21,19 +21,22 @@ import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
 
 from memgauge import __file__ as memgauge_file
+from memgauge.errors import UsageError
 from memgauge.explain.recording import summarise
 from memgauge.monitor import cgroup, endings
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.lanes import Pace
+from memgauge.monitor.machine import boot
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import TICK_NS
+from memgauge.monitor.processes import TICK_NS, read_stat
 from memgauge.monitor.readings import ProcessReadings
+from memgauge.monitor.recorder import Monitor
 from memgauge.monitor.rounds import Rounds
 from memgauge.monitor.sampler import Sampler
 from memgauge.monitor.system import this_system
 from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import CHILDREN, Tree
-from memgauge.storage import RunFile, RunWriter
+from memgauge.storage import RunFile, RunWriter, is_alive
 
 IS_ROOT = os.geteuid() == 0
 SPIN = "say(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
@@ -417,6 +420,40 @@ def test_a_file_that_cannot_be_made_is_an_error_before_the_job_starts(tmp_path: 
     assert done.returncode == 2
     assert "does not exist" in done.stderr
     assert not mark.exists()
+
+
+def test_a_recording_in_progress_is_not_overwritten(tmp_path: Path) -> None:
+    path, mark = tmp_path / "a.mg", tmp_path / "ran"
+    job = Job("say(); wait()", path, "-q")
+    job.heard()
+    again = [*memgauge("monitor", "-q", "-o", str(path), "--overwrite", "--"), "touch", str(mark)]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert (done.returncode, mark.exists()) == (2, False)
+    assert f"{path} is being recorded by process {job.process.pid}; choose another name" in done.stderr
+    with pytest.raises(UsageError, match="is being recorded by process"):
+        Monitor(path, overwrite=True).start()
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        assert run.header["command"][-1].endswith("a.py")
+        assert summarise(run).state == "ended"
+    assert subprocess.run(again, check=False).returncode == 0  # it has ended
+    assert mark.exists()
+
+
+def test_what_this_very_process_began_to_record_it_may_replace(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    own = {
+        "sampler_pid": os.getpid(),
+        "sampler_started_ticks": read_stat(os.getpid()).started_ticks,
+        "boot": boot(),
+    }
+    RunWriter(path, own).close()
+    with RunFile(path) as run:
+        assert is_alive(run.header)
+    RunWriter(path, {"title": "second"}, replace=True).close()
+    with RunFile(path) as run:
+        assert run.header["title"] == "second"
 
 
 def test_steps_of_the_systems_clock_change_no_time_of_a_recording(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 from array import array
 from collections.abc import Iterator
 from operator import sub
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from memgauge.explain.recorded import (
     RecordingNote,
 )
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median, total_of
-from memgauge.storage import Process, RunFile
+from memgauge.storage import Process, RunFile, is_alive
 from memgauge.units import format_bytes, format_duration
 
 # Of the highest RSS, and around a reading: where PSS was read at about the peak.
@@ -101,8 +100,7 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
     ending = run.header.get("ended")
     if isinstance(ending, dict):
         return "ended", str(ending.get("text") or ending.get("how")), ending
-    pid, ticks = int(run.header.get("sampler_pid") or 0), run.header.get("sampler_started_ticks")
-    if _is_alive(pid, ticks, run.header.get("boot")):
+    if is_alive(run.header):
         return "recording", "still recording", {}
     last = max(run.last_us(), int(run.header.get("alive_us") or 0)) / 1e6
     if any(text.startswith("table header") for text in run.damage):
@@ -112,25 +110,6 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
             {},
         )
     return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
-
-
-def _is_alive(pid: int, started_ticks: object, boot: object) -> bool:
-    """Return whether the sampler runs; a file without `boot` was made where there is no /proc."""
-    if not boot:
-        import psutil
-
-        try:
-            return int(psutil.Process(pid).create_time() * 100) == started_ticks
-        except psutil.Error:
-            return False
-    try:
-        if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != boot:
-            return False
-        data = Path(f"/proc/{pid}/stat").read_bytes()
-        fields = data[data.rindex(b")") + 2 :].split()
-        return int(fields[19]) == started_ticks and fields[0] not in (b"Z", b"X")
-    except (OSError, ValueError, IndexError):
-        return False
 
 
 def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:

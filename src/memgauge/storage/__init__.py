@@ -18,6 +18,7 @@ run began, on the monotonic clock of the machine.
 """
 
 from memgauge.columns import MISSING
+from memgauge.storage.living import is_alive
 from memgauge.storage.reader import RunFile
 from memgauge.storage.schema import (
     APPLICATION_ID,
@@ -48,6 +49,7 @@ __all__ = [
     "RunFile",
     "RunWriter",
     "Series",
+    "is_alive",
     "is_run_file",
     "refuse_recorded",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from memgauge.columns import Column, pack
 from memgauge.errors import UsageError
+from memgauge.storage.living import recording_process
 from memgauge.storage.schema import (
     APPLICATION_ID,
     SCHEMA_NAME,
@@ -81,7 +82,7 @@ class RunWriter:
         header: What is known at the start. Values are kept as JSON.
 
     Raises:
-        UsageError: The file exists or cannot be made.
+        UsageError: The file exists, is being recorded into, or cannot be made.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], *, replace: bool = False) -> None:
@@ -95,6 +96,12 @@ class RunWriter:
                 raise UsageError(f"{path} exists already; choose another name, or add --overwrite")
             if not path.is_file() or (path.stat().st_size and not is_run_file(path)):
                 raise UsageError(f"{path} exists and is no run file, so it is not overwritten")
+            recorder = recording_process(path)
+            if recorder is not None:
+                raise UsageError(
+                    f"{path} is being recorded by process {recorder}; "
+                    "choose another name, or end that recording first"
+                )
             self._remove()
         try:
             # One thread at a time uses it; the sampler's main thread all of the time.
