@@ -23,7 +23,7 @@ from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
-from memgauge.storage import Mark, PeakRow, RunFile, RunWriter
+from memgauge.storage import MISSING, Mark, PeakRow, RunFile, RunWriter
 
 PHASES = """
 import memgauge
@@ -290,6 +290,32 @@ def test_a_gap_is_drawn_as_a_gap(tmp_path: Path) -> None:
     curve = with_gaps(found.times_us, found.series[1])
     assert int(np.isnan(curve.values).sum()) == 1
     assert isinstance(column, array)
+
+
+def test_between_rare_readings_of_pss_nothing_is_drawn(tmp_path: Path) -> None:
+    """A line over the gap would lie above the RSS, which fell and rose again meanwhile."""
+    np = pytest.importorskip("numpy")
+    second = 1_000_000
+    writer = RunWriter(tmp_path / "a.mg", {"lanes": {"slow": {"asked_ns": 10**9}}})
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    lane = writer.lane("slow")
+    pss = lane.column(writer.add_series("slow", "pss_bytes", "x", process=process))
+    for tick in range(41):
+        lane.times_us.append(tick * second)
+        # Read at 0, 1 and 2 s, then every 19 s: most of its own steps are short, or most are long.
+        pss.append(50 * MIB if tick in (0, 1, 2, 21, 40) else MISSING)
+    writer.close()
+    for begin_us, times, gaps in ((None, [0, 1, 2, 21, 40], 2), (2 * second, [2, 21, 40], 2)):
+        with RunFile(tmp_path / "a.mg") as file:
+            (curve, style) = next(
+                (c, s)
+                for name, c, s in memory_panel(RunCurves(file, begin_us)).curves
+                if name == "tree, sum of PSS"
+            )
+        is_gap = np.isnan(curve.values)
+        assert curve.times[~is_gap].tolist() == times
+        assert is_gap.sum() == gaps
+        assert style["mode"] == "lines+markers"  # the reading at 21 s has a gap at either side
 
 
 def test_compare_takes_run_files_beside_estimates(tmp_path: Path) -> None:

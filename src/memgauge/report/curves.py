@@ -70,13 +70,20 @@ def read_lane(run: RunFile, lane: str, begin_us: int | None, end_us: int | None)
     return Lane(times, series)
 
 
-def with_gaps(times_us: Any, values: Any) -> Curve:
-    """Return a curve in seconds with a NaN wherever samples are missing for longer than `GAP` intervals."""
+def with_gaps(times_us: Any, values: Any, interval_us: float | None = None) -> Curve:
+    """Return a curve in seconds with a NaN wherever samples are missing for longer than `GAP` intervals.
+
+    Args:
+        times_us: Shape (points,).
+        values: Shape (points,).
+        interval_us: Between two samples; the median of what is between these if None.
+    """
     np = numpy()
-    if len(times_us) < 3:
+    if len(times_us) < 2:
         return Curve(times_us / 1e6, values)
     steps = np.diff(times_us)
-    holes = np.flatnonzero(steps > GAP * max(np.median(steps), 1))
+    interval_us = np.median(steps) if interval_us is None else interval_us
+    holes = np.flatnonzero(steps > GAP * max(interval_us, 1))
     if not len(holes):
         return Curve(times_us / 1e6, values)
     times = np.insert(times_us.astype(np.float64), holes + 1, times_us[holes] + steps[holes] / 2)

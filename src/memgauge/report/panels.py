@@ -67,7 +67,7 @@ class RunCurves:
             sums = Sums(self.run, metric, lane)
             times = np.array(sums.times_us, np.float64)
             keep = (times >= self.span[0]) & (times <= self.span[1])
-            return Curve(times[keep] / 1e6, np.array(sums.total, np.float64)[keep])
+            return with_gaps(times[keep], np.array(sums.total, np.float64)[keep], self._interval_us(lane))
         rows = list(self.of(lane, metric).values())
         if not rows:
             return None
@@ -75,6 +75,11 @@ class RunCurves:
         known = ~np.isnan(table)
         total = np.where(known.any(axis=0), np.nansum(table, axis=0), np.nan)
         return with_gaps(self.lanes[lane].times_us, total)
+
+    def _interval_us(self, name: str) -> int:
+        """Return the time between two looks of a lane, also one at which nothing of a metric was read."""
+        found = next(lane for lane in self.summary.lanes if lane.name == name)
+        return max(found.asked_us, found.median_us or 0)  # phases make it look more often than was asked
 
 
 def memory_panel(data: RunCurves) -> Panel:
@@ -86,7 +91,9 @@ def memory_panel(data: RunCurves) -> Panel:
         curves.append(("tree, sum of RSS", tree, {}))
     pss = data.sum_of("slow", "pss_bytes")
     if pss is not None and len(pss.times):
-        curves.append(("tree, sum of PSS", pss, {"mode": "lines+markers"} if len(pss.times) < 200 else {}))
+        # A reading between two gaps is a point without a line.
+        has_points = len(pss.times) < 200 or np.isnan(pss.values).any()
+        curves.append(("tree, sum of PSS", pss, {"mode": "lines+markers"} if has_points else {}))
     for values in data.of("fast", "system_used_bytes").values():
         curves.append(
             ("system used", with_gaps(data.lanes["fast"].times_us, values), {"visible": "legendonly"})
