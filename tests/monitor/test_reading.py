@@ -140,7 +140,9 @@ def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:
     text = run("export", str(recording), "-f", "prometheus")
     assert re.search(r'^memgauge_rss_bytes\{pid="\d+",process="python[^"]*"\} \d+$', text, re.M)
     assert re.search(r'^memgauge_peak_bytes\{of="largest process, resident",kind="exact"\} \d+$', text, re.M)
-    assert "# TYPE memgauge_cpu_ns_total counter" in text
+    for name in ("cpu_ns", "minor_faults", "major_faults"):
+        assert f"# TYPE memgauge_{name}_total counter" in text
+        assert f"\nmemgauge_{name}_total{{" in text
 
 
 @pytest.mark.parametrize("span", ["10..5", "x..y", "5s", ".."])

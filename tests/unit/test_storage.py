@@ -79,7 +79,7 @@ def test_a_span_reads_only_its_chunks(tmp_path: Path) -> None:
 def test_a_file_that_exists_is_kept_unless_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.mg"
     write(path)
-    with pytest.raises(UsageError, match=r"a\.mg exists already.*--overwrite"):
+    with pytest.raises(UsageError, match=r"a\.mg exists already.*--overwrite; overwrite=True in Python"):
         RunWriter(path, HEADER)
     RunWriter(path, HEADER, replace=True).close()
     other = tmp_path / "thesis.txt"

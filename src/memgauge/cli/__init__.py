@@ -135,11 +135,19 @@ def _misused(error: Exception) -> int:
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     if type(error).__name__ != "NoArgsIsHelpError":
+        message += _given(error, message)
         hint = f"\nTry: {context.command_path} --help" if context is not None else ""
         return _fail(message + hint, getattr(error, "exit_code", 2))
     if message:
         sys.stdout.write(f"{message}\n")
     return 2
+
+
+def _given(error: Exception, message: str) -> str:
+    """Return what the user wrote where typer's message leaves it out: its cause, of pydantic, has it."""
+    told = getattr(error.__cause__, "errors", None)
+    found = repr(told()[0]["input"]) if told else ""
+    return "" if found in message else f" (given: {found})"
 
 
 def _internal(error: Exception) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ import typer
 
 from memgauge.cli.output import note
 from memgauge.cli.show import RunPath
-from memgauge.errors import MemgaugeError
+from memgauge.errors import MemgaugeError, UsageError
 
 if TYPE_CHECKING:
     from memgauge.report.live import Live
@@ -35,6 +36,8 @@ def command(
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the file to appear.")] = 0.0,
 ) -> None:
     """Show a recording in progress: the tree with memory per process, GPUs, PCIe, the phase, a small curve."""
+    if not 0 <= wait < math.inf:
+        raise UsageError(f"--wait {wait:g} is out of range; it is seconds, 0 or more")
     from memgauge.report.live import Live
     from memgauge.storage import RunFile
 

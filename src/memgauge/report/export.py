@@ -226,7 +226,7 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
     devices = {d.id: d for d in run.devices}
     count = 0
     for metric, group in sorted(by_metric.items()):
-        is_counter = metric.endswith(("_ns", "_uj", "_mj", "_us")) or metric.startswith(
+        is_counter = metric.endswith(("_ns", "_uj", "_mj", "_us", "_faults")) or metric.startswith(
             ("disk_", "network_", "pcie_")
         )
         name = f"memgauge_{metric}" + ("_total" if is_counter else "")

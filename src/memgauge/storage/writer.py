@@ -93,7 +93,10 @@ class RunWriter:
         self._last = {"process": 0, "device": 0, "series": 0, "mark": 0, "chunk": 0}
         if os.path.exists(path):  # of a folder that may not be looked into Path.exists makes an exception
             if not replace:
-                raise UsageError(f"{path} exists already; choose another name, or add --overwrite")
+                raise UsageError(
+                    f"{path} exists already; choose another name, or overwrite it "
+                    "(--overwrite; overwrite=True in Python)"
+                )
             if not path.is_file() or (path.stat().st_size and not is_run_file(path)):
                 raise UsageError(f"{path} exists and is no run file, so it is not overwritten")
             recorder = recording_process(path)
