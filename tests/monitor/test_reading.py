@@ -22,6 +22,7 @@ from jobs import MIB, Job, memgauge, ticks, until
 from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
+from memgauge.report.live import Live
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
 from memgauge.storage import MISSING, Mark, PeakRow, RunFile, RunWriter
 
@@ -236,6 +237,28 @@ def test_watching_without_a_terminal_writes_lines_and_ends_with_the_recording(tm
     assert "resident" in line
     assert "train 1" in line
     assert "exit code 0" in err
+
+
+def test_the_phases_that_are_open_now_are_shown_whichever_ended_first(tmp_path: Path) -> None:
+    code = """
+import memgauge
+outer, inner, other = (memgauge.phase(n, v) for n, v in (("epoch", 3), ("step", None), ("load", None)))
+for each in outer, other, inner: each.__enter__()
+other.__exit__(None, None, None)
+say(); wait()
+inner.__exit__(None, None, None); outer.__exit__(None, None, None)
+"""
+    job = Job(code, tmp_path / "a.mg", "-q")
+    job.heard()
+
+    def phase(run: RunFile) -> str:
+        live = Live(run)
+        live.refresh()
+        return live.phase if any(m.kind == "end" for m in run.marks) else ""
+
+    assert until(job.path, phase, job.process) == "epoch 3 › step"
+    job.go()
+    assert job.end()[0] == 0
 
 
 def test_live_without_a_terminal_leaves_the_commands_output_alone(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class phase:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _send("end", self._name, self._value, span=self._spans.pop())
+        _send("end", self._name, self._value, span=self._spans.pop() if self._spans else 0)
 
 
 def is_recorded() -> bool:

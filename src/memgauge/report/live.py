@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memgauge.columns import MISSING
+from memgauge.explain.bands import Band, bands
 from memgauge.explain.recording import how_it_ended
 from memgauge.report.tables import grid, plain, short_command
-from memgauge.storage import RunFile
+from memgauge.storage import Mark, RunFile
 from memgauge.units import format_bytes, format_duration
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -108,18 +109,11 @@ class Live:
 
     def _current_phase(self) -> str:
         stacks: dict[int, list[str]] = {}
-        latest = ""
-        for mark in self.run.marks:
-            title = mark.name if mark.value is None else f"{mark.name} {mark.value}"
-            stack = stacks.setdefault(mark.pid, [])
-            if mark.kind == "begin":
-                stack.append(title)
-            elif mark.kind == "end" and stack:
-                stack.pop()
-            else:
-                latest = title
-        open_now = [" › ".join(stack) for stack in stacks.values() if stack]
-        return ", ".join(open_now[:3]) or latest
+        for band in bands(self.run.marks, self.run.last_us()):
+            if not band.is_finished:
+                stacks.setdefault(band.pid, []).append(_title(band))
+        latest = next((_title(mark) for mark in reversed(self.run.marks) if mark.kind == "mark"), "")
+        return ", ".join(" › ".join(stack) for stack in list(stacks.values())[:3]) or latest
 
     def _count(self) -> str:
         count = len(self.processes)
@@ -180,3 +174,7 @@ def _rate(points: tuple[list[int], list[int]] | None) -> float | None:
     times, values = points[0][-10:], points[1][-10:]
     span = times[len(values) - 1] - times[0]
     return (values[-1] - values[0]) * 1e6 / span if span > 0 and MISSING not in values else None
+
+
+def _title(said: Mark | Band) -> str:
+    return said.name if said.value is None else f"{said.name} {said.value}"
