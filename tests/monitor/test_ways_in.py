@@ -168,3 +168,4 @@ with memgauge.phase("outer"): pass
         with RunFile(path) as run:
             assert {p.name for p in summarise(run).phases} == names
             assert {p.count for p in summarise(run).phases} == {1}
+            assert not any("memgauge.monitor.sampler" in p.command for p in summarise(run).processes)

@@ -20,7 +20,7 @@ from memgauge.monitor.peaks import Peaks
 from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Tracked
-from memgauge.monitor.tree import ENDED, GIVEN, Tree
+from memgauge.monitor.tree import ENDED, GIVEN, Tree, watches_only
 from memgauge.storage import RunWriter
 
 _SEE_OFF_S = 0.3  # how long those may take that end with the command
@@ -114,18 +114,22 @@ class Lifetimes:
             if process.gone or self._may_run_on(process):
                 continue
             self._peaks.keep(process, now_us, is_alive=False)
-            self._peaks.forget(process)
             status = self._statuses.pop(process.pid, None)
-            self._writer.end_process(process.id, now_us, _text_of(status))
             if status is None and self._tree.events is not None:
                 self._unexplained[process.pid] = process.id
-            self._processes.end(process)
-            self._devices.end(process)
-            self._tree.drop(process)
+            self._drop(process, now_us, status)
             if process is self._root and self._job is None:
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self.ending = unknown if status is None else self._judged(process.pid, status)
         self._tree.adopt()  # what its children became, before anything told of them
+
+    def _drop(self, process: Tracked, now_us: int, status: int | None) -> None:
+        """Follow a process no more, whose peak is in the file."""
+        self._peaks.forget(process)
+        self._writer.end_process(process.id, now_us, _text_of(status))
+        self._processes.end(process)
+        self._devices.end(process)
+        self._tree.drop(process)
 
     def _may_run_on(self, process: Tracked) -> bool:
         """Return whether it is the command, not waited for: its first thread may be over before the others."""
@@ -170,9 +174,14 @@ class Lifetimes:
         self._peaks.keep_unread(number, end)
 
     def _rename(self, process: Tracked) -> None:
+        command = self._system.command(process.pid)
+        if watches_only(command):  # from here on it is none of the job's
+            self._tree.excluded.add(process.pid)
+            self._drop(process, self._clock.now_us(), None)
+            return
         with contextlib.suppress(OSError):
             process.name = process.read_stat().name
-            process.command = self._system.command(process.pid)
+            process.command = command
             self._writer.rename_process(process.id, process.name, process.command)
 
     def pass_on(self, signals: launch.Signals, *, is_program: bool) -> None:

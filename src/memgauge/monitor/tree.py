@@ -97,6 +97,10 @@ class Tree:
             return None
         process.found = how
         process.command = self._system.command(pid)
+        if watches_only(process.command):
+            self.excluded.add(pid)
+            process.close()
+            return None
         told_ns, end = self._ends.pop(pid, (0, None))
         if told_ns >= process.born_ns:  # else it was the end of another one of this number
             process.at_exit = end
@@ -221,11 +225,12 @@ class Tree:
                 former = self.live.get(pid)
                 if former is not None and former.born_ns < time_ns - _REUSED_AFTER_NS and former.is_over():
                     ended(former, None)
-                if is_ours and pid not in self.excluded and self.add(pid, EVENTS) is None:
+                if is_ours and self.add(pid, EVENTS) is None and pid not in self.excluded:
                     self._ghosts[pid] = other
             elif what == EXEC and pid in self.live:
                 exec_(self.live[pid])
             elif what == EXIT:
+                self.excluded.discard(pid)
                 if pid in self.live:
                     ended(self.live[pid], other)
                 elif (parent := self._ghosts.pop(pid, None)) is not None:
@@ -280,6 +285,11 @@ class Tree:
             return
         if not any(child.parent_pid == process.pid for child in gone):
             self.unseen += 1
+
+
+def watches_only(command: str) -> bool:
+    """Return whether it is the sampler of another recording that has no command of its own to run."""
+    return " -m memgauge.monitor.sampler " in command and command.endswith("}'")
 
 
 def _unheeded(_: Tracked) -> None: ...
