@@ -239,6 +239,28 @@ def test_watching_without_a_terminal_writes_lines_and_ends_with_the_recording(tm
     assert "exit code 0" in err
 
 
+def test_phases_that_overlap_are_on_tracks_of_their_own_in_a_trace_for_perfetto(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {})
+    times = {"outer": (0, 100), "inner": (10, 20), "across": (50, 150), "after": (200, 210)}
+    spans = {name: number for number, name in enumerate(times)}
+    said = sorted(
+        (t, kind, n) for n, ends in times.items() for t, kind in zip(ends, ("begin", "end"), strict=True)
+    )
+    for time_us, kind, name in said:
+        writer.add_mark(time_us, 7, kind, name, None, {"span": spans[name]})
+    writer.close()
+    out = tmp_path / "a.json"
+    assert main(["export", str(path), "-f", "perfetto", "-o", str(out)]) == 0
+    events = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["name"]: (e["tid"] - 7, e["ts"], e["dur"]) for e in events} == {
+        "outer": (0, 0, 100),
+        "inner": (0, 10, 10),
+        "across": (1, 50, 100),
+        "after": (0, 200, 10),
+    }
+
+
 def test_the_phases_that_are_open_now_are_shown_whichever_ended_first(tmp_path: Path) -> None:
     code = """
 import memgauge

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from memgauge.columns import MISSING
 from memgauge.errors import UsageError, missing_extra
-from memgauge.explain.bands import bands
+from memgauge.explain.bands import Band, bands
 from memgauge.explain.recording import summarise
 from memgauge.report.tables import plain
 from memgauge.storage import RunFile, Series, refuse_recorded
@@ -164,6 +165,20 @@ def _batches(found: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]
         yield batch
 
 
+def _tracks(found: Iterable[Band]) -> Iterator[tuple[int, Band]]:
+    """Yield each phase with a track of its process on which it lies within others or beside them, never across."""
+    open_on: dict[tuple[int, int], list[int]] = {}  # process and track -> ends of the phases that are open
+    for band in found:
+        for track in itertools.count():
+            ends = open_on.setdefault((band.pid, track), [])
+            while ends and ends[-1] <= band.begin_us:
+                ends.pop()
+            if not ends or band.end_us <= ends[-1]:
+                ends.append(band.end_us)
+                yield track, band
+                break
+
+
 def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
     """Write the JSON trace format that Perfetto and chrome://tracing open: counters, slices, instants."""
     encode = json.JSONEncoder().encode
@@ -189,7 +204,7 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
     for time_ns, _, _, metric, pid, _, device, value in rows(run, begin_us, end_us):
         title = metric if device is None else f"{metric} {device}"
         put({"ph": "C", "name": title, "pid": pid or 0, "ts": time_ns / 1000, "args": {metric: value}})
-    for band in bands(run.marks, run.last_us()):
+    for track, band in _tracks(bands(run.marks, run.last_us())):
         if _within(band.begin_us, begin_us, end_us):
             span = {"ts": band.begin_us, "dur": band.end_us - band.begin_us}
             put(
@@ -197,7 +212,7 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
                     "ph": "X",
                     "name": band.name,
                     "pid": band.pid,
-                    "tid": band.pid,
+                    "tid": band.pid + track,
                     **span,
                     "args": {"value": band.value},
                 }
