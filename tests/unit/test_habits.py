@@ -112,6 +112,19 @@ def test_a_number_that_is_read_twice_is_the_same_until_it_is_written_to() -> Non
     assert first == again > written > other
 
 
+def test_a_number_that_is_read_in_inference_mode_falls_too() -> None:
+    read: list[float] = []
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        with torch.inference_mode():
+            score = model(x).sum()
+            read.append(score.item())
+            read.append(score.mul_(2).item())
+
+    trace(Workload(build=network, batch=lambda: torch.randn(1, 1024), step=step, mode="infer"))
+    assert read[0] > read[1]
+
+
 def test_each_trace_draws_the_same_numbers_and_the_process_goes_on_with_its_own() -> None:
     def drawn() -> tuple[float, ...]:
         return torch.rand(1, device="cpu").item(), random.random(), float(np.random.rand())

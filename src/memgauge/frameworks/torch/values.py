@@ -63,8 +63,10 @@ class ValueReader:
 
     def _falling(self, tensor: torch.Tensor) -> float:
         """Return a number below those before; the same as the last time if nobody has written to the tensor since."""
-        storage, offset, version = tensor.untyped_storage(), int(tensor.storage_offset()), tensor._version
-        if self._last is not None:
+        # Those of inference mode do not tell whether they were written to: each time another number.
+        version = -1 if tensor.is_inference() else tensor._version
+        storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+        if version >= 0 and self._last is not None:
             read, *place, value = self._last
             if read() is storage and place == [offset, version]:
                 return value
