@@ -169,3 +169,17 @@ with memgauge.phase("outer"): pass
             assert {p.name for p in summarise(run).phases} == names
             assert {p.count for p in summarise(run).phases} == {1}
             assert not any("memgauge.monitor.sampler" in p.command for p in summarise(run).processes)
+
+
+def test_another_recordings_own_sampler_is_recorded_where_it_is_the_one_given(tmp_path: Path) -> None:
+    job = Job("say(); wait()", tmp_path / "job.mg", wrap=False)
+    job.heard()
+    first, second = tmp_path / "first.mg", tmp_path / "second.mg"
+    one = subprocess.Popen(memgauge("monitor", "-q", "-o", str(first), "--pid", str(job.process.pid)))
+    until(first, ticks, one)
+    with RunFile(first) as run:
+        pid = run.header["sampler_pid"]
+    other = subprocess.Popen(memgauge("monitor", "-q", "-o", str(second), "--pid", str(pid)))
+    until(second, ticks, other)
+    job.go()
+    assert job.end()[0] == one.wait(timeout=60) == other.wait(timeout=60) == 0

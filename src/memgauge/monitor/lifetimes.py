@@ -124,7 +124,7 @@ class Lifetimes:
         self._tree.adopt()  # what its children became, before anything told of them
 
     def _drop(self, process: Tracked, now_us: int, status: int | None) -> None:
-        """Follow a process no more, whose peak is in the file."""
+        """Follow a process no more; what is known of its peak is in the file by now."""
         self._peaks.forget(process)
         self._writer.end_process(process.id, now_us, _text_of(status))
         self._processes.end(process)

@@ -97,7 +97,7 @@ class Tree:
             return None
         process.found = how
         process.command = self._system.command(pid)
-        if watches_only(process.command):
+        if how != GIVEN and watches_only(process.command):
             self.excluded.add(pid)
             process.close()
             return None
