@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from memgauge import Workload
 from memgauge.allocators.cuda_host import CudaHostAllocator
 from memgauge.errors import WorkloadError
 from memgauge.explain.compare import compare
+from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.units import MIB
 
 
@@ -112,6 +114,25 @@ def test_a_loader_with_workers_changes_nothing_on_the_device() -> None:
         return peak.allocated_bytes, peak.reserved_bytes
 
     assert device_bytes(1) == device_bytes(0)
+
+
+def test_what_another_thread_makes_on_the_host_leaves_the_main_threads_results_on_the_device() -> None:
+    placement = Placement(set())
+    inside, leave = threading.Event(), threading.Event()
+
+    def make_on_the_host() -> None:
+        with placement.at(False):
+            inside.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=make_on_the_host)
+    with placement.at(False):
+        other.start()  # as a loader's thread, in the midst of a call that names the host
+        assert inside.wait(60)
+    assert placement.now
+    leave.set()
+    other.join()
+    assert placement.now
 
 
 def test_a_copy_to_the_host_that_does_not_block_is_pinned() -> None:

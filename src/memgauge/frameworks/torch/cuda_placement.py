@@ -13,6 +13,7 @@ table says which of their storages stand for device memory; what is not in it
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ from contextlib import contextmanager
 import torch
 
 from memgauge.allocators.cuda_host import CudaHostAllocator
+
+
+class _Results(threading.local):
+    """Where results go in this thread: a loader's own thread makes some on the host while the step runs."""
+
+    asked: bool | None = None  # what a call names explicitly
+    on_device: bool = True
 
 
 class Placement:
@@ -30,34 +38,40 @@ class Placement:
         self._places: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
         self.pinned = CudaHostAllocator()
         self._pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._asked: bool | None = None  # what a call names explicitly
+        self._results = _Results()
         self.moved_in_vain = False  # whether the program moved to the device what was there already
         self.active = False  # while the trace runs; a name that a program kept does nothing afterwards
-        self.now = True  # where results of the running operator go
+
+    @property
+    def now(self) -> bool:
+        """Return whether results of the running operator go to the device."""
+        return self._results.on_device
 
     @contextmanager
     def at(self, on_device: bool) -> Iterator[None]:
         """Everything made inside is on the device, or is not."""
-        before, before_now = self._asked, self.now
-        self._asked = self.now = on_device
+        here = self._results
+        before = here.asked, here.on_device
+        here.asked = here.on_device = on_device
         try:
             yield
         finally:
-            self._asked, self.now = before, before_now
+            here.asked, here.on_device = before
 
     @contextmanager
     def beside(self, inputs: Iterable[torch.Tensor]) -> Iterator[None]:
         """Results of an operator go where its inputs are, unless the caller said where."""
-        before = self.now
-        if self._asked is not None:
-            self.now = self._asked
+        here = self._results
+        before = here.on_device
+        if here.asked is not None:
+            here.on_device = here.asked
         else:
             places = [self.on_device(t) for t in inputs]
-            self.now = any(places) or not places
+            here.on_device = any(places) or not places
         try:
             yield
         finally:
-            self.now = before
+            here.on_device = before
 
     def put(self, storage: torch.UntypedStorage) -> None:
         """Note a new storage where results go now."""
