@@ -17,6 +17,7 @@ else in the package prints or exits.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -66,9 +67,14 @@ def missing_extra(package: str, extra: str) -> MissingError:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """Return ` (nearest: a, b)` for a misspelt name, or an empty string if nothing is near."""
-    names = list(known)
-    close = [k for k in names if k.startswith(name)] if len(name) > 2 else []
+    """Return ` (nearest: a, b)` for a misspelt name, or an empty string if nothing is near.
+
+    Names with the same numbers come first: people write RTX 3090 or Tesla V100 for what has more in its name.
+    """
+    names, words = list(known), re.findall(r"[a-z]+\d\w*|\d\d\w*", name.lower())
+    shared = {k: sum(word in k.lower() for word in words) for k in names}
+    close = sorted((k for k in names if shared[k]), key=lambda k: -shared[k])
+    close += [k for k in names if len(name) > 2 and k.startswith(name) and k not in close]
     close += [k for k in difflib.get_close_matches(name, names, n=count, cutoff=0.5) if k not in close]
     close = close[:count]
     return f" (nearest: {', '.join(close)})" if close else ""
