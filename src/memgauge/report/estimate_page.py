@@ -11,7 +11,7 @@ from memgauge.records import Category, Estimate, Range, Timeline, Trace
 from memgauge.report.curves import numpy
 from memgauge.report.page import escaped, figure, page, table
 from memgauge.report.style import COLOURS, GREY, byte_ticks, label, plotly, styled
-from memgauge.report.tables import format_range, merge_steps, span_name
+from memgauge.report.tables import format_range, merge_steps, room, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes
 
@@ -37,6 +37,9 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
     yield f"<p>predicted peak allocated {format_bytes(peak.allocated_bytes)}, in {escaped(at.phase)}"
     where = f" of {escaped(at.layer)}" if at.layer else ""
     yield f", at {escaped(at.operator or 'the beginning')}{where}</p>"
+    if estimate.fits is not None:
+        verdict, why = escaped(estimate.fits.verdict), escaped(room(estimate.fits))
+        yield f"<p><strong>fits: {verdict}</strong> – {why}</p>"
     kinds = ("requested", "allocated", "reserved", "tensor", "device", "pinned", "host")
     rows = []
     for kind in kinds:

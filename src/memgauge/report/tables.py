@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memgauge.explain.rows import layer_title
-from memgauge.records import Account, Layer, Measurement, Range
+from memgauge.records import Account, Fits, Layer, Measurement, Range
 from memgauge.units import format_bytes
 
 _MOST_PHASES = 24
@@ -72,6 +72,15 @@ def format_range(figure: Range | None) -> str:
     if len(units) > 1:
         return f"{expected} ({low} – {high})"
     return f"{expected} ({low.partition(' ')[0]}–{high.partition(' ')[0]})"
+
+
+def room(fits: Fits) -> str:
+    """Return how much memory is left or lacking, and why the verdict is what it is."""
+    said = [] if fits.capacity_bytes is None else [f"capacity {format_bytes(fits.capacity_bytes)}"]
+    if fits.free_bytes is not None:
+        over = fits.free_bytes < 0
+        said.append(f"{format_bytes(abs(fits.free_bytes))} {'too little' if over else 'left'}")
+    return "; ".join([*said, fits.reason] if fits.reason else said)
 
 
 def grid(*columns: str, flexible: str = "") -> Table:

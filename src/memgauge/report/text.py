@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memgauge.explain.compare import Comparison, KindRow, LayerRow, Row, Side, side_names
-from memgauge.records import Account, Estimate, Fits, Measurement
+from memgauge.records import Account, Estimate, Measurement
 from memgauge.report.tables import (
     LayersTable,
     categories_table,
@@ -25,6 +25,7 @@ from memgauge.report.tables import (
     merge_steps,
     phases_table,
     plain,
+    room,
     span_name,
     target_of,
 )
@@ -45,7 +46,7 @@ def estimate_view(estimate: Estimate, *, layers: int | None = DEFAULT_LAYERS) ->
     if estimate.fits is not None:
         head.append(", fits: ")
         head.append(plain(estimate.fits.verdict).plain, _VERDICT_STYLES.get(estimate.fits.verdict, ""))
-    notes = [_fits_line(estimate.fits)] if estimate.fits is not None else []
+    notes = [Text(plain(room(estimate.fits)).plain, style="dim")] if estimate.fits is not None else []
     return Group(head, *notes, *_body(estimate, layers), Text(), _footer(estimate))
 
 
@@ -111,16 +112,6 @@ def _headline(account: Account, suffix: str) -> Text:
     if peak.host_bytes is not None:
         figures.append(f"resident {format_range(peak.host_bytes)}")
     return head.append(f"{suffix}: {', '.join(figures)}")
-
-
-def _fits_line(fits: Fits) -> Text:
-    said = [] if fits.capacity_bytes is None else [f"capacity {format_bytes(fits.capacity_bytes)}"]
-    if fits.free_bytes is not None:
-        over = fits.free_bytes < 0
-        said.append(f"{format_bytes(abs(fits.free_bytes))} {'too little' if over else 'left'}")
-    if fits.reason:
-        said.append(plain(fits.reason).plain)
-    return Text("; ".join(said), style="dim")
 
 
 def _body(account: Account, layers: int | None) -> Iterable[RenderableType]:

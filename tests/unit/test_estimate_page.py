@@ -1,0 +1,84 @@
+"""The page of an estimate: what it shows is what the estimate says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memgauge.cli import main
+from memgauge.units import format_bytes
+
+pytest.importorskip("torch")
+pytest.importorskip("plotly")
+
+_TYPES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "f8": "d"}
+
+
+def numbers(values: Any) -> list[float]:
+    """Return the numbers of an array as Plotly's JSON holds it."""
+    if isinstance(values, dict):
+        return list(array(_TYPES[values["dtype"]], base64.b64decode(values["bdata"])))
+    return list(values)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, list[dict[str, Any]]]:
+    """The estimate as JSON, the page's text without its figures, and the figures."""
+    folder: Path = tmp_path_factory.mktemp("page")
+    page, out = folder / "page.html", folder / "estimate.json"
+    asked = ["estimate", "zoo:resnet50", "--batch-size", "512", "--device", "nvidia-rtx-4060"]
+    assert main([*asked, "--html", str(page), "--out", str(out)]) == 1  # it does not fit
+    html = page.read_text(encoding="utf-8")
+    figures = [
+        json.loads(f) for f in re.findall(r'<script type="application/json">(.*?)</script>', html, re.S)
+    ]
+    text = re.sub(r"<script.*?</script>", "", html, flags=re.S)
+    return json.loads(out.read_text()), text, figures
+
+
+def test_it_says_first_whether_the_run_fits_and_why(
+    made: tuple[dict[str, Any], str, list[dict[str, Any]]],
+) -> None:
+    estimate, text, _ = made
+    above, _, _ = text.partition("<table>")
+    fits = estimate["fits"]
+    assert fits["verdict"] == "no"
+    assert "fits: no" in above
+    assert f"{format_bytes(-fits['free_bytes'])} too little" in above
+    assert format_bytes(estimate["peak"]["allocated_bytes"]) in above
+
+
+def test_categories_of_the_time_line_add_up_to_the_peak(
+    made: tuple[dict[str, Any], str, list[dict[str, Any]]],
+) -> None:
+    estimate, _, (timeline, _) = made
+    stacked = [numbers(curve["y"]) for curve in timeline["data"]]
+    heights = [sum(values) for values in zip(*stacked, strict=True)]
+    assert max(heights) == estimate["peak"]["allocated_bytes"]
+    assert heights[-1] < max(heights)
+    at_peak = {
+        c["name"]: v[heights.index(max(heights))] for c, v in zip(timeline["data"], stacked, strict=True)
+    }
+    assert {c: b for c, b in at_peak.items() if b} == estimate["at_peak"]["categories"]
+    assert any(
+        f"peak {format_bytes(int(max(heights)))}" in a["text"] for a in timeline["layout"]["annotations"]
+    )
+
+
+def test_the_map_holds_each_layers_bytes_at_the_peak(
+    made: tuple[dict[str, Any], str, list[dict[str, Any]]],
+) -> None:
+    estimate, _, (_, tree) = made
+    held = {(y["path"], c): b for y in estimate["layers"] for c, b in y["at_peak_bytes"].items() if b}
+    (drawn,) = tree["data"]
+    sizes = dict(zip(drawn["ids"], numbers(drawn["values"]), strict=True))
+    shown = {i: size for i, size in sizes.items() if "#" in i}
+    assert sum(shown.values()) == sum(sizes.values()) == sum(held.values())
+    widen = sum(b for (path, _), b in held.items() if path == "stages.0.0.widen")
+    assert sum(b for i, b in shown.items() if i.startswith("all/stages/0/0/widen#")) == widen > 0
