@@ -52,9 +52,14 @@ def test_show_prints_text_and_one_json_document(recording: Path) -> None:
     text = run("show", str(recording))
     assert "exit code 0" in text
     assert "Mahendran" in text
+    rows = [line.split()[0] for line in text[text.index("train ") :].splitlines()[:3]]
+    assert rows == ["train", "0", "1"]  # each value has its own peak
     said = json.loads(run("show", str(recording), "--json"))
     assert said["schema"] == "memgauge.recording/1"
     assert [(p["name"], p["count"], p["peak_kind"]) for p in said["phases"]] == [("train", 2, "exact")]
+    train = said["phases"][0]
+    assert [span["value"] for span in train["each"]] == ["0", "1"]
+    assert max(span["peak_bytes"] for span in train["each"]) == train["peak_bytes"]
     assert said["average_used_bytes"] > 0
 
 
@@ -592,6 +597,24 @@ def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> Non
     assert samples.line.color == samples.marker.color == level.line.color
     assert (list(level.x), list(level.y)) == ([0, 2], [500 * MIB] * 2)
     assert drawn.layout.yaxis.tickvals[-1] >= 500 * MIB
+
+
+def test_no_peak_is_below_a_sample_of_the_same_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {})
+    process = writer.add_process(
+        7, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+    )
+    column = writer.lane("fast").column(writer.add_series("fast", "rss_bytes", "statm", process=process))
+    for time_us, sample in ((0, 100 * MIB), (10, 101 * MIB), (20, 90 * MIB)):
+        column.append(sample)
+        writer.lane("fast").times_us.append(time_us)
+    for metric in ("rss_bytes", "largest_process_bytes"):  # the kernel's own peak lags by some pages
+        writer.set_peak(PeakRow(metric, 100 * MIB, "exact", "VmHWM", "", process, None, None))
+    writer.close()
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert said.peaks[0].bytes == said.processes[0].peak_bytes == 101 * MIB
 
 
 def test_a_sum_that_lacks_some_process_is_no_sum(tmp_path: Path) -> None:

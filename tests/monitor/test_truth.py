@@ -261,6 +261,10 @@ memgauge.mark("epoch", 3)
     assert 200 * MIB < (phases["big"].peak_bytes or 0) < 240 * MIB
     assert 20 * MIB < (phases["small"].peak_bytes or 0) < 60 * MIB
     assert phases["outer"].peak_bytes == phases["big"].peak_bytes
+    one, two = phases["big"].each
+    assert (one.value, two.value) == ("1", "2")
+    assert 200 * MIB < (one.peak_bytes or 0) == phases["big"].peak_bytes
+    assert 100 * MIB < (two.peak_bytes or 0) < 140 * MIB
 
 
 LAST = """

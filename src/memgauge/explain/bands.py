@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from memgauge.explain.recorded import PhaseOf
+from memgauge.explain.recorded import PhaseOf, SpanOf
 from memgauge.explain.samples import ProcessSamples, Sums
 from memgauge.storage import SPAN, Mark, RunFile
 
@@ -72,23 +72,14 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
     """Return the phases by name, each with its peak: exact where a counter has it."""
     exact = {row.phase: row.bytes for row in run.peaks if row.phase is not None and row.metric == "rss_bytes"}
     group_peaks = {p.phase: p for p in run.peaks if p.phase is not None and p.metric == "cgroup_bytes"}
+    sampled = ProcessSamples(run) if any(b.mark not in exact for b in found) else None
     by_name: dict[str, list[Band]] = {}
     for band in found:
         by_name.setdefault(band.name, []).append(band)
-    sampled = ProcessSamples(run) if any(b.mark not in exact for b in found) else None
     result = []
     for name, group in by_name.items():
-        peaks = [exact.get(b.mark) for b in group]
-        if sampled is not None and None in peaks:
-            bounds = [sampled.highest(b.pid, b.begin_us, b.end_us) for b in group]
-            values = [e if e is not None else s for e, s in zip(peaks, bounds, strict=True)]
-            highest = max((v for v in values if v is not None), default=None)
-            kind = (
-                "exact" if highest is not None and highest in peaks and None not in peaks else "lower bound"
-            )
-        else:
-            highest, kind = max((p for p in peaks if p is not None), default=None), "exact"
-        tree = [t for b in group if (t := rss.highest(b.begin_us, b.end_us)) is not None]
+        each = tuple(_span(band, exact.get(band.mark), sampled, rss) for band in group)
+        highest = max((s.peak_bytes for s in each if s.peak_bytes is not None), default=None)
         device, device_kind = _device_peak(group)
         together = max(
             (group_peaks[b.mark] for b in group if b.mark in group_peaks),
@@ -99,18 +90,41 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
             PhaseOf(
                 name=name,
                 count=len(group),
-                total_us=sum(b.end_us - b.begin_us for b in group),
+                total_us=sum(s.end_us - s.begin_us for s in each),
                 peak_bytes=highest,
-                peak_kind=kind if highest is not None else "unknown",
-                tree_peak_bytes=max(tree, default=None),
+                peak_kind="unknown" if highest is None else _kind_of(each),
+                tree_peak_bytes=max(
+                    (s.tree_peak_bytes for s in each if s.tree_peak_bytes is not None), default=None
+                ),
                 group_peak_bytes=None if together is None else together.bytes,
                 group_peak_kind="" if together is None else together.kind,
                 device_peak_bytes=device,
                 device_peak_kind=device_kind,
                 unfinished=sum(not b.is_finished for b in group),
+                each=each,
             )
         )
     return tuple(result)
+
+
+def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, rss: Sums) -> SpanOf:
+    peak, kind = exact, "exact"
+    if peak is None and sampled is not None:
+        peak, kind = sampled.highest(band.pid, band.begin_us, band.end_us), "lower bound"
+    return SpanOf(
+        value=band.value,
+        pid=band.pid,
+        begin_us=band.begin_us,
+        end_us=band.end_us,
+        peak_bytes=peak,
+        peak_kind="unknown" if peak is None else kind,
+        tree_peak_bytes=rss.highest(band.begin_us, band.end_us),
+    )
+
+
+def _kind_of(each: Iterable[SpanOf]) -> str:
+    """Return what the highest of their peaks is worth: one that was not counted may have been higher."""
+    return "exact" if all(span.peak_kind == "exact" for span in each) else "lower bound"
 
 
 def _device_peak(group: list[Band]) -> tuple[int | None, str]:

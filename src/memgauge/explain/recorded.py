@@ -22,6 +22,18 @@ _HELD = (LARGEST, TREE_PSS)
 _NEAR = 2  # times what the tree held: a group whose peak lies below holds little else than the job
 
 
+class SpanOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase as it was: `epoch` of the value 3."""
+
+    value: str | None
+    pid: int
+    begin_us: int
+    end_us: int
+    peak_bytes: int | None  # highest resident size of the process that declared it
+    peak_kind: str
+    tree_peak_bytes: int | None  # highest sum over the tree, sampled
+
+
 class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     """All phases of one name."""
 
@@ -36,6 +48,12 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     device_peak_bytes: int | None = None  # torch's own peak of allocated bytes, if it says
     device_peak_kind: str = ""
     unfinished: int = 0
+    each: tuple[SpanOf, ...] = ()  # in the order in which they began
+
+    def told_apart(self, most: int) -> tuple[SpanOf, ...]:
+        """Return each of them if they have values to tell them apart by, and are no more than `most`."""
+        values = {span.value for span in self.each}
+        return self.each if 1 < len(self.each) == len(values) <= most and None not in values else ()
 
 
 class ProcessOf(msgspec.Struct, frozen=True, kw_only=True):

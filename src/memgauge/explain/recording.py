@@ -67,7 +67,7 @@ def summarise(run: RunFile) -> Recording:
         exit_code=ending.get("code"),
         signal=ending.get("signal"),
         out_of_memory=bool(ending.get("out_of_memory")),
-        peaks=tuple(_peaks(run, rss, pss, used)),
+        peaks=tuple(_peaks(run, lasts, rss, pss, used)),
         group_is_own=bool((header.get("cgroup") or {}).get("is_own")),
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
@@ -112,14 +112,19 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
     return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
 
 
-def _peaks(run: RunFile, rss: Sums, pss: Sums, used: Sums) -> Iterator[PeakOf]:
+def _peaks(
+    run: RunFile, lasts: dict[int, tuple[int, int, int]], rss: Sums, pss: Sums, used: Sums
+) -> Iterator[PeakOf]:
     alone = max((p.bytes for p in run.peaks if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
     is_missed = alone > max(rss.total, default=0) / _ABOUT
+    sampled = max(
+        (lasts[s.id][2] for s in run.series if s.metric == "rss_bytes" and s.id in lasts), default=0
+    )
     for row in run.peaks:
         if row.metric == "largest_process_bytes":
             yield PeakOf(
                 name=LARGEST,
-                bytes=row.bytes,
+                bytes=max(row.bytes, sampled),  # the kernel's counter may lag by some pages of each CPU
                 kind=row.kind,
                 instrument=row.instrument,
                 reason=row.reason,
@@ -243,7 +248,9 @@ def _processes(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> tuple[Pr
             gone_us=p.gone_us,
             ended=p.ended,
             cpu_ns=by_metric.get(("cpu_ns", p.id)),
-            peak_bytes=peaks[p.id].bytes if p.id in peaks else by_metric.get(("rss_bytes", p.id)),
+            peak_bytes=_higher(
+                peaks[p.id].bytes if p.id in peaks else None, by_metric.get(("rss_bytes", p.id))
+            ),
             peak_kind=peaks[p.id].kind if p.id in peaks else "lower bound",
             peak_reason=peaks[p.id].reason if p.id in peaks else "highest sample",
             pss_peak_bytes=by_metric.get(("pss_bytes", p.id)),
@@ -251,6 +258,12 @@ def _processes(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> tuple[Pr
         )
         for p in run.processes
     )
+
+
+def _higher(counted: int | None, sampled: int | None) -> int | None:
+    """Return a process's peak: the kernel counts pages by CPU, so its own peak may lag behind a sample by some."""
+    known = [b for b in (counted, sampled) if b is not None]
+    return max(known, default=None)
 
 
 def _began(process: Process) -> int:

@@ -155,6 +155,11 @@ def _phases(s: Recording) -> str:
         before = " (or before)" if p.device_peak_kind == "upper bound" else ""
         row += [format_bytes(p.device_peak_bytes) + before] if with_device else []
         rows.append(row)
+        for span in p.told_apart(_MOST_ROWS):
+            peak, tree = format_bytes(span.peak_bytes), format_bytes(span.tree_peak_bytes)
+            cells = [f"{p.name} {span.value}", "", format_duration(span.end_us - span.begin_us)]
+            cells += [peak, span.peak_kind, tree]
+            rows.append([*cells, *[""] * (len(columns) - len(cells))])
     return table(columns, rows)
 
 
