@@ -22,6 +22,7 @@ from jobs import MIB, Job, memgauge, ticks, until
 from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
+from memgauge.report.figures import timeline
 from memgauge.report.live import Live
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
 from memgauge.storage import MISSING, Mark, PeakRow, RunFile, RunWriter
@@ -140,6 +141,20 @@ def test_a_trace_for_perfetto_has_counters_and_phases(recording: Path) -> None:
     events = json.loads(run("export", str(recording), "-f", "perfetto"))["traceEvents"]
     assert {"C", "X", "M", "i"} <= {e["ph"] for e in events}
     assert [e["name"] for e in events if e["ph"] == "X"] == ["train", "train"]
+
+
+def test_names_of_phases_that_overlap_do_not_lie_over_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"duration_us": 10_000_000})
+    for number in range(5):  # as threads have them open
+        writer.add_mark(100_000 * number, 7, "begin", f"worker {number}", None, {"span": number})
+        writer.add_mark(9_000_000 + number, 7, "end", f"worker {number}", None, {"span": number})
+    writer.close()
+    with RunFile(path) as run:
+        figure = timeline(RunCurves(run))
+    rows = [a.yshift for a in figure.layout.annotations if a.text.startswith("worker")]
+    assert len(rows) == len(set(rows)) == 3
+    assert max(rows) + 12 <= figure.layout.margin.t
 
 
 def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from memgauge.explain.bands import Band
@@ -29,6 +30,7 @@ _ROW_HEIGHT = 230
 _INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent name first
 _MARK_ROOM = 0.012  # between the names of two marks, as a share of the time from first to last
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
+_LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
 
 def timeline(data: RunCurves) -> Any:
@@ -86,7 +88,8 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any]) -> Any:
         figure.add_annotation({**title, **corner})
     _draw_phases(figure, spans, marks)
     figure.update_xaxes(title_text="seconds of the run", row=max(len(rows), 1), col=1)
-    return styled(figure, _ROW_HEIGHT * max(len(rows), 1) + 90)
+    styled(figure, _ROW_HEIGHT * max(len(rows), 1) + 104)
+    return figure.update_layout(margin={"t": 64})  # room for the names of bands
 
 
 def _narrow(values: Any) -> Any:
@@ -114,7 +117,6 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
     shapes: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     shown = sorted(spans, key=lambda b: b.begin_us - b.end_us)[:_MOST_BANDS]
-    few = len(shown) <= 40
     span_s = (max((b.end_us for b in spans), default=0) - min((b.begin_us for b in spans), default=0)) / 1e6
     for band in shown:
         x0, x1 = band.begin_us / 1e6, band.end_us / 1e6
@@ -133,14 +135,36 @@ def _draw_phases(figure: Any, spans: list[Band], marks: Sequence[Any]) -> None:
                 "layer": "below",
             }
         )
-        title = band.name if band.value is None else f"{band.name} {band.value}"
-        if (few or len(notes) < 40) and x1 - x0 >= _LETTER * min(len(title), 20) * span_s:
-            notes.append(_note(x0, 1.0, title, 16 + 12 * (band.depth % 2)))
+    notes += _band_titles(shown, span_s)
     if marks:
         _draw_marks(marks, shapes, notes)
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
     )
+
+
+def _band_titles(bands: Iterable[Band], span_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the names of bands, each over its beginning, in rows; who finds no room in any has none.
+
+    Args:
+        bands: The longest first.
+        span_s: What all bands lie in.
+    """
+
+    def title(band: Band) -> str:
+        return band.name if band.value is None else f"{band.name} {band.value}"
+
+    def width_s(band: Band) -> float:
+        return _LETTER * span_s * min(len(title(band)), _LONGEST_TITLE)
+
+    wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)][:_MOST_TITLES]
+    row_ends = [-math.inf] * _TITLE_ROWS
+    for band in sorted(wide, key=lambda b: (b.begin_us, b.depth)):
+        begin = band.begin_us / 1e6
+        row = next((row for row, end in enumerate(row_ends) if end <= begin), None)
+        if row is not None:
+            row_ends[row] = begin + width_s(band) + _LETTER * span_s
+            yield _note(begin, 1.0, title(band), 16 + 12 * row)
 
 
 def _draw_marks(marks: Sequence[Any], shapes: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
@@ -167,7 +191,7 @@ def _note(x: float, y: float, title: str, above: int = 0) -> dict[str, Any]:
     return {
         **place,
         "showarrow": False,
-        "text": label(title, 20),
+        "text": label(title, _LONGEST_TITLE),
         "yshift": above,
         "font": {"size": 10, "color": GREY},
     }
