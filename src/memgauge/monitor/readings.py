@@ -15,8 +15,8 @@ from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
 
-SHARES_BUDGET = 0.003  # share of a core for PSS and USS: reading them holds the target's memory map
-SHARES_AHEAD_US = 30_000  # what may be spent of it in advance, so that short runs are read each second
+SHARES_BUDGET = 0.005  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short runs are read each second
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
 

@@ -30,7 +30,7 @@ def interval_ns(interval: str | float) -> int:
     Raises:
         UsageError: It is not a duration, or out of range.
     """
-    found = parse_duration_ns(interval if isinstance(interval, str) else f"{interval}s")
+    found = parse_duration_ns(f"{interval}s" if isinstance(interval, (int, float)) else str(interval))
     if not SHORTEST_NS <= found <= LONGEST_NS:
         bare = isinstance(interval, str) and interval.strip().replace(".", "", 1).isdigit() and found > 0
         hint = f"; without a unit it is seconds, write {interval.strip()}ms" if bare else ""  # type: ignore[union-attr]
