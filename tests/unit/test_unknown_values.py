@@ -124,3 +124,18 @@ def test_the_line_is_the_users_own_and_not_that_of_a_package_in_between() -> Non
 
     with pytest.raises(UnsupportedError, match=r"test_unknown_values\.py:\d+ depends on .* at most 256"):
         trace(workload(step))
+
+
+def test_a_hundred_thousand_tokens_are_routed_evenly_to_experts() -> None:
+    tokens, width, experts = 100_000, 16, 4
+    held: list[int] = []
+
+    def step(router: torch.nn.Module, x: torch.Tensor) -> None:
+        chosen = router(x).topk(2, -1).indices
+        held[:] = [torch.where(chosen == expert)[0].numel() for expert in range(experts)]
+
+    run = Workload(
+        build=lambda: torch.nn.Linear(width, experts), batch=lambda: torch.randn(tokens, width), step=step
+    )
+    assert any("routing" in text for text in trace(run, device="cuda").assumptions)
+    assert held == [tokens * 2 // experts] * experts

@@ -40,6 +40,8 @@ from memgauge.records import Category
 
 # Largest tensor (elements) that is computed for real when all its inputs are known.
 KNOWN_ELEMENTS = 2**17
+# The same for whole numbers and truths, by which programs route, count and select: a million tokens.
+KNOWN_INTEGERS = 2**20
 # Largest constant made in the shape of an unknown tensor.
 CONSTANT_ELEMENTS = 2**14
 # Tensors without content of so few elements are really made: a draw in place often follows.
@@ -262,10 +264,12 @@ class PhantomMode(TorchDispatchMode):
         return self._is_made_here(tensor.untyped_storage())
 
     def _worth_computing(self, rule: Rule, specs: Any, inputs: list[torch.Tensor]) -> bool:
-        limit = RANDOM_ELEMENTS if rule.random and _is_floating(specs) else KNOWN_ELEMENTS
+        limit = KNOWN_ELEMENTS if _is_floating(specs) else KNOWN_INTEGERS
+        if rule.random and _is_floating(specs):
+            limit = RANDOM_ELEMENTS
         if rule.kind is Kind.EMPTY:
             limit = EMPTY_ELEMENTS
-        if _elements(specs) > limit or sum(t.numel() for t in inputs) > 16 * limit:
+        if _elements(specs) > limit or sum(t.numel() for t in inputs) > 16 * min(limit, KNOWN_ELEMENTS):
             return False
         # What lives outside the run (a model that was there before) is never written to.
         return not rule.writes or all(self._is_listed(t) for t in inputs)
@@ -362,4 +366,4 @@ def _elements(specs: Any) -> int:
 
 
 def _is_floating(specs: Any) -> bool:
-    return any(s.dtype.is_floating_point for s in _leaves(specs))
+    return any(s.dtype.is_floating_point or s.dtype.is_complex for s in _leaves(specs))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
 
 # Indices that come out of unknown numbers are made up only as long as they are this few.
-ASSUMED_ELEMENTS = 2**18
+ASSUMED_ELEMENTS = 2**20
 
 Special = Callable[["PhantomMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 
