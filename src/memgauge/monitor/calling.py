@@ -10,6 +10,8 @@ import time
 from collections.abc import Collection, Iterator
 from json.encoder import encode_basestring_ascii as _quoted
 
+from memgauge.monitor.own_peaks import OwnPeaks
+
 ENVIRONMENT = "MEMGAUGE_RECORDING"
 LONGEST_NAME = 1000  # characters; the rest is cut off, and said to be
 _LOOK_EVERY_S = 1.0  # how often a process that nothing records looks again
@@ -49,30 +51,39 @@ def socket_name(address: str) -> str:
 
 
 class Link:
-    """A connection of this process with a sampler, made at the first mark.
+    """A connection of this process with a sampler, made at the first mark. One thread at a time may use it.
 
     Attributes:
         socket: None as long as nothing is found that records.
         address: Where it listens.
         sampler: Its pid.
+        is_looking: Whether a thread is about to connect it.
     """
 
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
         self.address, self.sampler = "", 0
         self.pid = os.getpid()
+        self.is_looking = False
         self._look_at = 0.0
-        self._may_reset = False
-        self._status = self._clear = self._group = -1
+        self._peaks = OwnPeaks(False, "")
+        self._is_sending = False
         self._pending = bytearray()
         self._lost = 0
 
     def find(self, links: Collection[Link]) -> bool:
         """Connect if a recording listens that none of `links` is connected with; looks no more than once a second."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._look_at or any(link.is_looking for link in links):  # a signal's handler within a look
             return False
         self._look_at = now + _LOOK_EVERY_S
+        self.is_looking = True
+        try:
+            return self._look(links)
+        finally:
+            self.is_looking = False
+
+    def _look(self, links: Collection[Link]) -> bool:
         connected = [link for link in links if link.socket is not None]
         taken = {link.address for link in connected}
         for address in _addresses():
@@ -104,80 +115,57 @@ class Link:
             link.close()
             return False
         link.setblocking(False)
-        right, _, group = answer.partition(b" ")
-        self._may_reset = right == b"owner"
-        self._open_counters()
-        self._open_group(group)
+        right, _, group = os.fsdecode(answer).partition(" ")
+        try:
+            self._peaks = OwnPeaks(right == "owner", group)
+        except OSError:
+            self._peaks = OwnPeaks(False, "")
         self.socket, self.sampler = link, sampler
         return True
 
-    def _open_counters(self) -> None:
-        try:
-            self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-            if self._may_reset:
-                self._clear = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            self._may_reset = False
+    def send(self, kind: str, texts: str, facts: str, span: int | None) -> None:
+        """Send one line, of a mark or, with a number, of the boundary of a phase; never waits, never raises.
 
-    def _open_group(self, path: bytes) -> None:
-        if not path:
+        Args:
+            kind: mark, begin or end.
+            texts: Name and value, as `quoted` gives them.
+            facts: What a framework's allocator holds, as JSON.
+            span: Tells phases of one name apart.
+        """
+        if self.socket is None or self._is_sending:  # a signal's handler speaks in the midst of a line
+            self._lost += 1
             return
+        self._is_sending = True
         try:
-            self._group = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            os.write(self._group, b"0")
-        except OSError:  # another user's, or a kernel before 6.12: the group's peak is the whole run's only
-            self._close_group()
-
-    def _close_group(self) -> None:
-        if self._group >= 0:
-            os.close(self._group)
-        self._group = -1
-
-    def send(self, kind: str, name: object, value: object, facts: str, span: int | None) -> None:
-        """Send one line, of a mark or, with a number, of the boundary of a phase; never waits, never raises."""
-        try:
-            highest = group = "null"
-            if span is not None and self._may_reset:
-                data = os.pread(self._status, 2048, 0)
-                at = data.find(b"VmHWM:")
-                if at >= 0:
-                    highest = str(int(data[at + 6 : data.index(b"kB", at)]) * 1024)
-                os.write(self._clear, b"5")
-            if span is not None and self._group >= 0:
-                group = str(int(os.pread(self._group, 64, 0)))
-                os.write(self._group, b"0")
+            highest, group = (None, None) if span is None else self._peaks.take()
             now = time.monotonic_ns()
-            text = "null" if value is None else _quoted(_short(value))
-            said = f"{_quoted(_short(name))},{text},{highest},{group},{facts},{self._lost}"
-            line = f'[{now},"{kind}",{said},{"null" if span is None else span}]\n'
-            self._put(line.encode("ascii"))
-        except Exception:  # a recording must never be the reason that a job fails
+            said = f"{texts},{_number(highest)},{_number(group)},{facts},{self._lost},{_number(span)}"
+            self._put(f'[{now},"{kind}",{said}]\n'.encode("ascii"))
+        except OSError:
             self.lose()
+        except Exception:  # a recording must never be the reason that a job fails
+            self._lost += 1
+        finally:
+            self._is_sending = False
 
     def _put(self, line: bytes) -> None:
         assert self.socket is not None
         if not self._pending:
-            try:
-                sent = self.socket.send(line)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self.lose()
-                return
-            if sent == len(line):
-                return
-            self._pending += line[sent:]
+            line = line[self._sent(line) :]
+        if not line:
             return
         if len(self._pending) + len(line) > _PENDING:
             self._lost += 1
         else:
             self._pending += line
+        del self._pending[: self._sent(self._pending)]
+
+    def _sent(self, data: bytes | bytearray) -> int:
+        assert self.socket is not None
         try:
-            del self._pending[: self.socket.send(self._pending)]
+            return self.socket.send(data)
         except BlockingIOError:
-            pass
-        except OSError:
-            self.lose()
+            return 0
 
     def finish(self) -> None:
         """At the end of the process: let what waits go out, but do not wait long."""
@@ -191,15 +179,12 @@ class Link:
 
     def lose(self) -> None:
         """Forget the connection; the sampler is gone."""
-        for fd in (self._status, self._clear):
-            if fd >= 0:
-                os.close(fd)
-        self._status = self._clear = -1
-        self._close_group()
+        self._peaks.close()
         if self.socket is not None:
             self.socket.close()
         self.socket = None
-        self._pending.clear()
+        self._lost += self._pending.count(b"\n")
+        self._pending = bytearray()
 
     def forked(self) -> None:
         """In a forked child: its own connection is made at its first mark."""
@@ -207,6 +192,16 @@ class Link:
         self.pid = os.getpid()
         self._look_at = 0.0
         self._lost = 0
+        self._is_sending = self.is_looking = False
+
+
+def quoted(name: object, value: object) -> str:
+    """Return name and value as JSON, with a comma between; what cannot be put into words is named by its type."""
+    return f"{_quoted(_short(name))},{'null' if value is None else _quoted(_short(value))}"
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)
 
 
 def _is_trusted(link: socket.socket) -> bool:
@@ -224,6 +219,9 @@ def _other_end(link: socket.socket) -> int:
     return int(struct.unpack("iii", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
-def _short(text: object) -> str:
-    full = text if isinstance(text, str) else str(text)
+def _short(said: object) -> str:
+    try:
+        full = said if isinstance(said, str) else str(said)
+    except Exception as error:
+        full = f"<{type(said).__name__}: {type(error).__name__} in str()>"
     return full if len(full) <= LONGEST_NAME else f"{full[:LONGEST_NAME]}… ({len(full)} characters)"

@@ -16,9 +16,10 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import threading
 from types import TracebackType
 
-from memgauge.monitor.calling import Link
+from memgauge.monitor.calling import Link, quoted
 from memgauge.monitor.framework_memory import figures, reset_peaks
 
 
@@ -59,44 +60,58 @@ class phase:
 
 def is_recorded() -> bool:
     """Return whether a recording listens to this process."""
-    return bool(_listening())
+    with _lock:
+        return bool(_listening())
 
 
 def look_again() -> None:
     """Look for a recording at the next mark, though none was there a moment ago."""
-    for link in _links:
-        link.lose()
-        link.look_now()
+    with _lock:
+        for link in _links:
+            link.lose()
+            link.look_now()
 
 
 def let_go() -> None:
     """Send what waits, and end the connections: a recording is about to end; one around it is found again."""
-    for link in _links:
-        link.finish()
-        link.lose()
-        link.look_now()
+    _finish()
+    look_again()
 
 
 def _send(
     kind: str, name: object, value: object, *, span: int | None = None, reset_torch: bool = False
 ) -> None:
-    listening = _listening()
+    with _lock:
+        listening = _listening()
     if not listening:
         return
     if reset_torch:
         reset_peaks()
-    facts = figures()
-    for link in listening:
-        link.send(kind, name, value, facts, span)
+    texts, facts = quoted(name, value), figures()  # the job's own code may run in these: without the lock
+    with _lock:
+        for link in listening:
+            link.send(kind, texts, facts, span)
 
 
 def _listening() -> list[Link]:
     return [link for link in _links if link.socket is not None or link.find(_links)]
 
 
+def _finish() -> None:
+    with _lock:
+        for link in _links:
+            link.finish()
+
+
+def _forked() -> None:
+    for link in _links:
+        link.forked()
+    _lock.release()
+
+
+_lock = threading.RLock()  # of the links; a signal's handler may come back to it within its own thread
 _spans = itertools.count(1)  # tell phases apart that threads of a process have open at once
 _links = (Link(), Link())  # as many recordings of one job hear it
-for _each in _links:
-    atexit.register(_each.finish)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_each.forked)
+atexit.register(_finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forked)

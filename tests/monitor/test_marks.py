@@ -1,0 +1,124 @@
+"""What a job says of itself, from several threads and with values of any sort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import Job
+
+from memgauge.explain.recorded import Recording
+from memgauge.explain.recording import summarise
+from memgauge.storage import RunFile
+from memgauge.units import MIB
+
+
+def recorded(code: str, path: Path, *options: str) -> Recording:
+    job = Job(code, path, *options)
+    code_of_end, _, err = job.end(120)
+    assert code_of_end == 0, err
+    with RunFile(path) as run:
+        return summarise(run)
+
+
+def test_phases_of_many_threads_are_all_kept_and_none_raises(tmp_path: Path) -> None:
+    code = """
+import memgauge
+from concurrent.futures import ThreadPoolExecutor
+def load(number):
+    with memgauge.phase("load", number):
+        return number
+with ThreadPoolExecutor(8) as pool:
+    assert list(pool.map(load, range(3000))) == list(range(3000))
+"""
+    said = recorded(code, tmp_path / "a.mg")
+    (load,) = said.phases
+    assert (load.count, load.unfinished, said.marks, said.marks_lost) == (3000, 0, 6000, 0)
+
+
+def test_first_phases_that_begin_together_are_each_heard_once(tmp_path: Path) -> None:
+    code = """
+import memgauge, threading
+together = threading.Barrier(4)
+def work(number):
+    together.wait()
+    with memgauge.phase(f"work {number}"):
+        together.wait()
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+"""
+    said = recorded(code, tmp_path / "a.mg")
+    assert sorted((p.name, p.count) for p in said.phases) == [(f"work {n}", 1) for n in range(4)]
+
+
+@pytest.mark.skipif("sys.platform != 'linux'")
+def test_a_phases_peak_is_exact_beside_busy_threads_that_have_phases_too(tmp_path: Path) -> None:
+    code = """
+import memgauge, mmap, threading, time
+over = False
+def burn():
+    while not over: sum(range(20_000))
+def step():
+    while not over:
+        with memgauge.phase("step"): time.sleep(0.002)
+others = [threading.Thread(target=f) for f in (burn, burn, step)]
+for t in others: t.start()
+for number in range(20):
+    with memgauge.phase("spike", number):
+        time.sleep(0.02)
+        mmap.mmap(-1, 150 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+        time.sleep(0.02)
+over = True
+for t in others: t.join()
+"""
+    said = recorded(code, tmp_path / "a.mg", "-i", "5s")
+    spike = next(p for p in said.phases if p.name == "spike")
+    assert {s.peak_kind for s in spike.each} == {"exact"}
+    assert all(150 * MIB < (s.peak_bytes or 0) < 200 * MIB for s in spike.each), spike.each
+
+
+def test_a_value_that_cannot_be_put_into_words_is_named_and_loses_nothing_else(tmp_path: Path) -> None:
+    code = """
+import memgauge
+class Odd:
+    def __str__(self): raise RuntimeError("no words")
+memgauge.mark("before")
+memgauge.mark("odd", Odd())
+memgauge.mark("after")
+"""
+    path = tmp_path / "a.mg"
+    assert recorded(code, path).marks_lost == 0
+    with RunFile(path) as run:
+        assert [(m.name, m.value) for m in run.marks] == [
+            ("before", None),
+            ("odd", "<Odd: RuntimeError in str()>"),
+            ("after", None),
+        ]
+
+
+def test_a_signals_handler_may_say_something_in_the_midst_of_a_mark(tmp_path: Path) -> None:
+    code = """
+import signal, time
+from memgauge import mark
+heard = []
+def told(number, frame):
+    mark("signal")
+    heard.append(number)
+signal.signal(signal.SIGALRM, told)
+mark("begin")
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+said = 0
+while len(heard) < 300:
+    for _ in range(50):
+        mark("loop")
+    said += 50
+    time.sleep(0.01)  # the sampler takes in so much meanwhile
+signal.setitimer(signal.ITIMER_REAL, 0)
+mark("said", said + len(heard))
+"""
+    path = tmp_path / "a.mg"
+    said = recorded(code, path)
+    with RunFile(path) as run:
+        promised = int(next(m.value or 0 for m in run.marks if m.name == "said"))
+    assert said.marks + said.marks_lost == promised + 2  # those two
