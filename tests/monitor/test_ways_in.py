@@ -57,6 +57,36 @@ def test_a_program_that_dies_within_the_block_ends_the_recording(tmp_path: Path)
     until(path, lambda run: summarise(run).state == "ended")
 
 
+def test_the_sampler_is_no_child_that_the_program_could_wait_for(tmp_path: Path) -> None:
+    code = f"""
+import memgauge, os
+with memgauge.Monitor({str(tmp_path / "a.mg")!r}):
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+    try: print(os.waitpid(-1, os.WNOHANG))
+    except ChildProcessError: print("none is left")
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "none is left\n"
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = f"""
+import memgauge, os, sys
+with memgauge.Monitor({str(path)!r}):
+    child = os.fork()
+    if child == 0: sys.exit(0)
+    os.waitpid(child, 0)
+    with memgauge.phase("afterwards"): held = bytearray(100 << 20)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert [(p.name, p.peak_kind) for p in said.phases] == [("afterwards", "exact")]
+    assert (said.phases[0].peak_bytes or 0) > 100 * MIB
+
+
 def test_nothing_happens_when_nothing_records() -> None:
     code = "import memgauge\nmemgauge.mark('a', object())\nwith memgauge.phase('b'): pass\nprint('fine')"
     environment = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}

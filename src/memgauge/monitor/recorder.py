@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from memgauge.errors import RunError, UsageError
 from memgauge.monitor import marks
@@ -20,7 +23,6 @@ from memgauge.units import parse_duration_ns
 
 SHORTEST_NS, LONGEST_NS = 1_000_000, 5_000_000_000
 DEFAULT_INTERVAL = "100ms"
-_STARTS_WITHIN_S = 30
 _STOPS_WITHIN_S = 30
 
 
@@ -135,7 +137,9 @@ class Monitor:
             "title": title,
         }
         self._own = pid is None or pid == os.getpid()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._starter = -1  # the process that started it: children that it forks have this object too
+        self._sampler = -1
+        self._errors: IO[bytes] | None = None  # what the sampler says; ends with it
         self._stop = -1
         self._before: str | None = None
 
@@ -143,9 +147,9 @@ class Monitor:
         """Begin to record; returns when the sampler is ready."""
         stop_reader, self._stop = os.pipe()
         tell_reader, tell_writer = os.pipe()
-        config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer}
+        config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer, "detach": True}
         try:
-            self._process = subprocess.Popen(
+            starter = subprocess.Popen(
                 [*_SAMPLER, json.dumps(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -157,20 +161,28 @@ class Monitor:
         finally:
             os.close(stop_reader)
             os.close(tell_writer)
+        starter.wait()  # the sampler is its child, and none of ours: os.wait() of the program does not meet it
+        self._starter, self._errors = os.getpid(), starter.stderr
         said = os.read(tell_reader, 4096).decode()  # waits for "ready", or for its end
         os.close(tell_reader)
         if not said.startswith("ready "):
-            self._give_up()
+            self._give_up(said)
+        _, pid, address = said.split(maxsplit=2)
+        self._sampler = int(pid)
         if self._own:
             self._before = os.environ.get(ENVIRONMENT)
-            os.environ[ENVIRONMENT] = with_outer(said.split()[1])
+            os.environ[ENVIRONMENT] = with_outer(address)
             marks.look_again()
         return self
 
     def stop(self) -> None:
-        """End the recording; returns when the file is complete."""
-        process, self._process = self._process, None
-        if process is None:
+        """End the recording; returns when the file is complete. In a forked child it does nothing."""
+        errors, self._errors = self._errors, None
+        if errors is None:
+            return
+        if os.getpid() != self._starter:
+            errors.close()
+            os.close(self._stop)
             return
         if self._own:
             marks.let_go()
@@ -181,22 +193,20 @@ class Monitor:
         with contextlib.suppress(OSError):  # the sampler is gone; the file holds what it had written
             os.write(self._stop, b"stop")
         os.close(self._stop)
-        try:
-            _, said = process.communicate(timeout=_STOPS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise RunError(f"the sampler did not end; {self.path} holds what it had written") from None
+        said = _until_its_end(errors)
+        if said is None:
+            with contextlib.suppress(OSError):
+                os.kill(self._sampler, signal.SIGKILL)
+            raise RunError(f"the sampler did not end; {self.path} holds what it had written")
         if said:
-            sys.stderr.write(said.decode(errors="replace"))
+            sys.stderr.write(said)
 
-    def _give_up(self) -> NoReturn:
-        assert self._process is not None
-        _, said = self._process.communicate()
+    def _give_up(self, said: str) -> NoReturn:
+        assert self._errors is not None
+        text = (_until_its_end(self._errors) or "").strip().removeprefix("memgauge: ")
         os.close(self._stop)
-        text = said.decode(errors="replace").strip().removeprefix("memgauge: ")
-        kind = UsageError if self._process.returncode == UsageError.exit_code else RunError
-        self._process = None
+        self._errors = None
+        kind = UsageError if said == f"failed {UsageError.exit_code}\n" else RunError
         raise kind(text or "the sampler could not be started")
 
     def __enter__(self) -> Monitor:
@@ -206,3 +216,16 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _until_its_end(errors: IO[bytes]) -> str | None:
+    """Return what a sampler says until it ends; None if it does not end in time."""
+    said, ends_at = b"", time.monotonic() + _STOPS_WITHIN_S
+    with errors, selectors.DefaultSelector() as selector:
+        selector.register(errors, selectors.EVENT_READ)
+        while selector.select(ends_at - time.monotonic()):
+            piece = os.read(errors.fileno(), 65536)
+            if not piece:
+                return said.decode(errors="replace")
+            said += piece
+    return None

@@ -50,7 +50,8 @@ class Sampler:
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
             `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
-            (moved into the run file), `announce` (lines for stderr once it has begun).
+            (moved into the run file), `announce` (lines for stderr once it has begun), `tell_fd` (is told when
+            it is ready, and when it failed).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -92,14 +93,13 @@ class Sampler:
         for text, remedy in self._system.lacks:
             self._notes.say("system", text, remedy)
         adopts = command is not None and self._system.tells_events and launch.adopt_orphans()
-        excluded = {os.getpid(), *config.get("exclude", ())}
         self._own = self._system.open(os.getpid())
-        self._tree = Tree(self._system, self._own if adopts else None, excluded)
+        self._tree = Tree(self._system, self._own if adopts else None, {os.getpid()})
         self._open_lanes()
         if config.get("events", True):
             self._tree.listen()
         try:
-            self._tell_starter("ready " + self._listener.address)
+            self.tell_starter(f"ready {os.getpid()} {self._listener.address}")
             self._begin(command, pid)
             for text in config.get("announce", ()):
                 self._notes.complain(text)
@@ -227,7 +227,7 @@ class Sampler:
         if self._viewer is not None:
             self._viewer.wait()
         self._saving.close()
-        self._tell_starter("done")
+        self.tell_starter("done")
 
     @property
     def ending(self) -> Ending:
@@ -240,7 +240,8 @@ class Sampler:
         """Whether the file holds the recording to its end."""
         return self._saving.is_complete
 
-    def _tell_starter(self, text: str) -> None:
+    def tell_starter(self, text: str) -> None:
+        """Tell whoever started the sampler, if they listen."""
         fd = self.config.get("tell_fd")
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -277,6 +278,8 @@ def _raise_file_limit() -> None:
 def main(arguments: list[str]) -> int:
     """Run one sampler; errors that were made on purpose are one line on stderr."""
     config = json.loads(arguments[0])
+    if config.get("detach") and os.fork():
+        os._exit(0)
     if arguments[1:]:
         config["command"] = arguments[1:]
     sampler = Sampler(config)
@@ -284,6 +287,7 @@ def main(arguments: list[str]) -> int:
         sampler.run()
     except MemgaugeError as error:
         sys.stderr.write(f"memgauge: {error}\n")
+        sampler.tell_starter(f"failed {error.exit_code}")
         return error.exit_code
     if config.get("summary") and sampler.is_complete:
         _show(config["file"])
