@@ -51,6 +51,7 @@ def test_it_says_first_whether_the_run_fits_and_why(
     assert fits["verdict"] == "no"
     assert "fits: no" in above
     assert f"{format_bytes(-fits['free_bytes'])} too little" in above
+    assert f"runs where {format_bytes(fits['least_capacity_bytes']['expected'])} (" in above
     assert format_bytes(estimate["peak"]["allocated_bytes"]) in above
 
 

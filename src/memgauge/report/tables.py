@@ -75,12 +75,16 @@ def format_range(figure: Range | None) -> str:
 
 
 def room(fits: Fits) -> str:
-    """Return how much memory is left or lacking, and why the verdict is what it is."""
+    """Return how much memory is left or lacking, why the verdict is what it is, and the least that is enough."""
     said = [] if fits.capacity_bytes is None else [f"capacity {format_bytes(fits.capacity_bytes)}"]
     if fits.free_bytes is not None:
         over = fits.free_bytes < 0
         said.append(f"{format_bytes(abs(fits.free_bytes))} {'too little' if over else 'left'}")
-    return "; ".join([*said, fits.reason] if fits.reason else said)
+    if fits.reason:
+        said.append(fits.reason)
+    if fits.least_capacity_bytes is not None:
+        said.append(f"runs where {format_range(fits.least_capacity_bytes)} are usable")
+    return "; ".join(said)
 
 
 def grid(*columns: str, flexible: str = "") -> Table:
