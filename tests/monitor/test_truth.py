@@ -203,6 +203,41 @@ def test_cpu_time_is_that_of_the_command(tmp_path: Path) -> None:
     assert 300_000_000 <= cpu < 600_000_000
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["waited for", "not waited for", "a daemon", "nobody waits, SIGCHLD is ignored", "alive at the end"],
+)
+def test_cpu_time_has_each_process_once_whoever_waits_for_it(tmp_path: Path, case: str) -> None:
+    code = f"""
+import signal
+case = {case!r}
+if "ignored" in case: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def spin(seconds):
+    t = time.process_time()
+    while time.process_time() - t < seconds: pass
+ended, end = os.pipe()
+spin(0.4)
+child = os.fork()
+if child == 0:
+    if case == "a daemon" and os.fork(): os._exit(0)
+    spin(0.6)
+    if case == "alive at the end": os.write(end, b"x"); wait()
+    os._exit(0)
+os.close(end)
+os.read(ended, 1)
+if case in ("waited for", "a daemon"): os.waitpid(child, 0)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert job.process.wait() == 0
+    if case == "alive at the end":
+        job.go()
+    with RunFile(path) as run:
+        cpu = summarise(run).cpu_ns
+    assert cpu is not None
+    assert 800_000_000 <= cpu < 1_250_000_000  # of one that nobody waited for up to its last sample
+
+
 def test_a_job_that_ends_before_the_first_sample_has_its_peak(tmp_path: Path) -> None:
     path = tmp_path / "a.mg"
     job = Job("x = bytearray(100 << 20)\n", path, "-i", "5s")

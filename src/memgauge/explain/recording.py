@@ -27,7 +27,7 @@ from memgauge.explain.recorded import (
     Recording,
     RecordingNote,
 )
-from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median, total_of
+from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import Process, RunFile, is_alive
 from memgauge.units import format_bytes, format_duration
 
@@ -45,7 +45,7 @@ def summarise(run: RunFile) -> Recording:
     rss, pss = Sums(run), Sums(run, "pss_bytes", "slow")
     used = Sums(run, "system_used_bytes")
     lasts = last_values(run)
-    cpu_ns = header.get("command_cpu_ns") or total_of(lasts, run, "cpu_ns")
+    cpu_ns = _cpu_ns(run, lasts)
     found = bands(run.marks, end_us)
     unknown: dict[str, str] = {}
     energy = grown(lasts, run, "cpu_energy_uj", None)
@@ -257,6 +257,20 @@ def _processes(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> tuple[Pr
             device_peak_bytes=by_metric.get(("gpu_process_bytes", p.id)),
         )
         for p in run.processes
+    )
+
+
+def _cpu_ns(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> int | None:
+    """Return the CPU time of the job within the recording.
+
+    What a parent waits for has all of a process, also between samples; samples have those that nobody waited for.
+    """
+    of_series = {s.process: lasts[s.id] for s in run.series if s.metric == "cpu_ns" and s.id in lasts}
+    born_here = {p.id for p in run.processes if p.started_us is not None and p.started_us >= 0}
+    sampled = [last - (0 if p in born_here else first) for p, (first, last, _) in of_series.items()]
+    return max(
+        [*filter(None, [run.header.get("command_cpu_ns")]), *([sum(sampled)] if sampled else [])],
+        default=None,
     )
 
 

@@ -105,12 +105,6 @@ def grown(
     return None
 
 
-def total_of(lasts: dict[int, tuple[int, int, int]], run: RunFile, metric: str) -> int | None:
-    """Return by how much a counter grew, all processes together."""
-    values = [lasts[s.id][1] - lasts[s.id][0] for s in run.series if s.metric == metric and s.id in lasts]
-    return sum(values) if values else None
-
-
 def median(values: Iterable[int]) -> int | None:
     """Return the median, None of nothing."""
     ordered = sorted(values)

@@ -57,6 +57,7 @@ class Lifetimes:
         self._root: Tracked | None = None
         self._statuses: dict[int, int] = {}  # pid -> status, of those whose end was told
         self._unexplained: dict[int, int] = {}  # pid -> row, of those found gone before anything told how
+        self._cpu_ns = 0  # of the command, of orphans that we waited for, and of those that nobody waits for
         self.ending: Ending | None = None
         self.oom_kills = OomKills(None)
         tree.joins = self._join
@@ -117,6 +118,9 @@ class Lifetimes:
             status = self._statuses.pop(process.pid, None)
             if status is None and self._tree.events is not None:
                 self._unexplained[process.pid] = process.id
+            parent = self._tree.live.get(process.parent_pid)
+            if parent is not None and parent.waits_for_nobody():
+                self._cpu_ns += process.whole_cpu_ns()
             self._drop(process, now_us, status)
             if process is self._root and self._job is None:
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
@@ -215,6 +219,8 @@ class Lifetimes:
             if pid == 0:
                 return
             self._statuses[pid] = status
+            if pid not in self._tree.excluded:
+                self._cpu_ns += round((usage.ru_utime + usage.ru_stime) * 1e9)
             if self._job is not None and pid == self._job.pid:
                 self._command_ended(self._job, status, usage)
             elif (process := self._tree.live.get(pid)) is not None:
@@ -243,7 +249,6 @@ class Lifetimes:
             self._writer.end_process(number, now, _text_of(status))
             self._peaks.keep_largest(number)
         self.ending = self._judged(job.pid, status)
-        self._writer.set(command_cpu_ns=round((usage.ru_utime + usage.ru_stime) * 1e9))
 
     def _judged(self, pid: int, status: int) -> Ending:
         ending = launch.ending_of(status)
@@ -267,6 +272,11 @@ class Lifetimes:
                 break
             time.sleep(_SEE_OFF_S / 20)
         stay = list(self._tree.live.values())
+        for process in stay:
+            with contextlib.suppress(OSError):
+                process.read_counts()
+            self._cpu_ns += process.whole_cpu_ns()
+        self._writer.set(command_cpu_ns=self._cpu_ns)
         if stay:
             named = ", ".join(f"{p.pid} ({p.name})" for p in stay[:3])
             notes.say(

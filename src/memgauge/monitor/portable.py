@@ -61,13 +61,14 @@ class PortableProcess(Tracked):
     }
     has_peak = has_faults = False
 
-    __slots__ = ("_process",)
+    __slots__ = ("_process", "_whole_cpu_ns")
 
     def __init__(self, pid: int) -> None:
         with _as_os_errors():
             self._process = psutil.Process(pid)
             self._process.memory_info()  # what may not be read is refused now
             born_unix_ns = int(self._process.create_time() * 1e9)
+        self._whole_cpu_ns = 0
         super().__init__(pid, self.read_stat(), born_unix_ns - time.time_ns() + time.monotonic_ns())
 
     def read_stat(self) -> Stat:
@@ -83,7 +84,15 @@ class PortableProcess(Tracked):
         with _as_os_errors():
             spent = self._process.cpu_times()
             self.threads = self._process.num_threads()
-        return round((spent.user + spent.system) * 1e9), 0
+        own = spent.user + spent.system
+        self._whole_cpu_ns = round((own + spent.children_user + spent.children_system) * 1e9)
+        return round(own * 1e9), 0
+
+    def whole_cpu_ns(self) -> int:
+        return self._whole_cpu_ns
+
+    def waits_for_nobody(self) -> bool:
+        return False  # psutil does not tell
 
     def read_highest(self) -> None:
         return None

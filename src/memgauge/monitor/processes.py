@@ -7,6 +7,7 @@ used again. Reading one costs a tenth of opening the file again.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import ClassVar
@@ -232,6 +233,20 @@ class LinuxProcess(Tracked):
             return None
         private = sum(_kib(data, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"))
         return _kib(data, b"\nPss:") * 1024, private * 1024
+
+    def whole_cpu_ns(self) -> int:
+        if not self._stat:
+            return 0
+        f = self._stat[self._stat.rindex(b")") + 2 :].split(b" ", 15)
+        return self._counts[0] + (int(f[13]) + int(f[14])) * TICK_NS
+
+    def waits_for_nobody(self) -> bool:
+        try:
+            data = os.pread(self.status_fd, 4096, 0)
+        except OSError:
+            return False
+        at = data.find(b"SigIgn:") + 7
+        return bool(int(data[at : data.index(b"\n", at)], 16) >> (signal.SIGCHLD - 1) & 1)
 
     def count_files(self) -> int:
         folder = f"/proc/{self.pid}/fd"

@@ -169,6 +169,14 @@ class Tracked(ABC):
     def children_of_threads(self) -> list[int]:
         """Return the pids of the children that its other threads made."""
 
+    @abstractmethod
+    def whole_cpu_ns(self) -> int:
+        """Return CPU time in ns by the last reading of its counts, with that of all that it waited for."""
+
+    @abstractmethod
+    def waits_for_nobody(self) -> bool:
+        """Return whether it ignores SIGCHLD: then its children's CPU time is in nobody's account (wait(2))."""
+
     def is_over(self) -> bool:
         """Return whether it has ended, waited for or not; its first thread may be over before the others."""
         try:
