@@ -72,6 +72,9 @@ def test_a_killed_recording_opens_and_states_its_ending(tmp_path: Path, victim: 
         else:
             assert said.state == "lost" or said.signal == "SIGKILL"
             assert "lost" in said.ended or said.signal == "SIGKILL"
+        if victim == "sampler":  # what the job may have held since is unknown
+            (process,) = said.processes
+            assert process.peak_kind == "lower bound"
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 15)", -15)])

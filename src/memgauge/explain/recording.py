@@ -28,12 +28,16 @@ from memgauge.explain.recorded import (
     RecordingNote,
 )
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
-from memgauge.storage import Process, RunFile, is_alive
+from memgauge.storage import PeakRow, Process, RunFile, is_alive
 from memgauge.units import format_bytes, format_duration
 
 # Of the highest RSS, and around a reading: where PSS was read at about the peak.
 _ABOUT, _NEAR_US = 0.9, 500_000
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
+_UNCONFIRMED = {
+    "exact": "lower bound",
+    "upper bound": "sampled",
+}  # what a kind is worth without a last reading
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
@@ -45,6 +49,7 @@ def summarise(run: RunFile) -> Recording:
     rss, pss = Sums(run), Sums(run, "pss_bytes", "slow")
     used = Sums(run, "system_used_bytes")
     lasts = last_values(run)
+    rows = _known_peaks(run, state)
     cpu_ns = _cpu_ns(run, lasts)
     found = bands(run.marks, end_us)
     unknown: dict[str, str] = {}
@@ -67,13 +72,13 @@ def summarise(run: RunFile) -> Recording:
         exit_code=ending.get("code"),
         signal=ending.get("signal"),
         out_of_memory=bool(ending.get("out_of_memory")),
-        peaks=tuple(_peaks(run, lasts, rss, pss, used)),
+        peaks=tuple(_peaks(run, rows, lasts, rss, pss, used)),
         group_is_own=bool((header.get("cgroup") or {}).get("is_own")),
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
         mean_cores=cpu_ns / (end_us * 1000) if cpu_ns is not None and end_us else None,
         phases=phases_of(run, found, rss),
-        processes=_processes(run, lasts),
+        processes=_processes(run, rows, lasts),
         devices=_devices(run, lasts),
         cpu_energy_uj=energy,
         disk_read_bytes=grown(lasts, run, "disk_read_bytes", None),
@@ -112,15 +117,36 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
     return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
 
 
+def _known_peaks(run: RunFile, state: str) -> list[PeakRow]:
+    """Return the peaks in the file; of what lived when the sampler was lost nobody read the last."""
+    if state != "lost":
+        return run.peaks
+    ended = {p.id for p in run.processes if p.gone_us is not None}
+    why = "last read before the sampler was lost"
+    return [
+        p._replace(kind=_UNCONFIRMED.get(p.kind, p.kind), reason="; ".join(filter(None, (p.reason, why))))
+        if p.phase is None
+        and p.process not in ended
+        and p.metric != "largest_process_bytes"  # told at the end only
+        else p
+        for p in run.peaks
+    ]
+
+
 def _peaks(
-    run: RunFile, lasts: dict[int, tuple[int, int, int]], rss: Sums, pss: Sums, used: Sums
+    run: RunFile,
+    rows: list[PeakRow],
+    lasts: dict[int, tuple[int, int, int]],
+    rss: Sums,
+    pss: Sums,
+    used: Sums,
 ) -> Iterator[PeakOf]:
-    alone = max((p.bytes for p in run.peaks if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
+    alone = max((p.bytes for p in rows if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
     is_missed = alone > max(rss.total, default=0) / _ABOUT
     sampled = max(
         (lasts[s.id][2] for s in run.series if s.metric == "rss_bytes" and s.id in lasts), default=0
     )
-    for row in run.peaks:
+    for row in rows:
         if row.metric == "largest_process_bytes":
             yield PeakOf(
                 name=LARGEST,
@@ -129,7 +155,7 @@ def _peaks(
                 instrument=row.instrument,
                 reason=row.reason,
             )
-    for row in run.peaks:
+    for row in rows:
         if row.metric == "cgroup_bytes" and row.phase is None:
             yield PeakOf(
                 name=GROUP,
@@ -171,7 +197,7 @@ def _peaks(
                 reason="NVML keeps no peak of a device",
             )
     processes = {p.id: p for p in run.processes}
-    for row in run.peaks:
+    for row in rows:
         if row.metric == "gpu_process_bytes" and row.process in processes:
             process = processes[row.process]
             yield PeakOf(
@@ -232,8 +258,10 @@ def _sampled(
         )
 
 
-def _processes(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> tuple[ProcessOf, ...]:
-    peaks = {row.process: row for row in run.peaks if row.metric == "rss_bytes" and row.phase is None}
+def _processes(
+    run: RunFile, rows: list[PeakRow], lasts: dict[int, tuple[int, int, int]]
+) -> tuple[ProcessOf, ...]:
+    peaks = {row.process: row for row in rows if row.metric == "rss_bytes" and row.phase is None}
     by_metric: dict[tuple[str, int | None], int] = {}
     for s in run.series:
         if s.id in lasts:
