@@ -126,6 +126,31 @@ os.execv(sys.argv[1], sys.argv[1:])
         assert summarise(run).exit_code == 3
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_closed_for_the_command_too(tmp_path: Path, closed: str) -> None:
+    path, seen = tmp_path / "a.mg", tmp_path / "seen"
+    code = (
+        "import os, sys; own = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "streams = sorted(int(n) for n in os.listdir('/proc/self/fd') if int(n) < 3 and int(n) != own)\n"
+        "os.write(own, b'%r' % streams); sys.exit(7)"
+    )
+    found = []
+    for before in ([], [*memgauge("monitor", "-o", str(path), "--")]):
+        command = [*before, sys.executable, "-c", code, str(seen)]
+        done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], check=False)
+        found.append((done.returncode, seen.read_text()))
+        seen.unlink()
+    assert found[0][0] == 7
+    assert found[1] == found[0]
+    with RunFile(path) as run:
+        assert run.damage == []
+        assert summarise(run).exit_code == 7
+    shown = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *memgauge("show", str(path))], check=False
+    )
+    assert shown.returncode == 0
+
+
 def test_callers_without_a_descriptor_left_are_turned_away_and_do_not_keep_the_sampler_busy(
     tmp_path: Path,
 ) -> None:

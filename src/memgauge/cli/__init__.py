@@ -94,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows `memgauge` on the command line; `sys.argv` if None.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed by who started us
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     with contextlib.suppress(AttributeError, ValueError):  # a replaced stdout, as in tests
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

@@ -87,6 +87,7 @@ def start(
     environment: dict[str, str],
     mask: set[signal.Signals],
     enter: Callable[[int], None] | None = None,
+    closed: Sequence[int] = (),
 ) -> Job:
     """Start the command with the signal mask and dispositions that we were started with.
 
@@ -95,6 +96,7 @@ def start(
         environment: Its environment.
         mask: The signals that it begins with blocked.
         enter: Is called with its pid, in the new process, before it becomes the command.
+        closed: The standard streams that it begins without.
 
     Raises:
         UsageError: There is no such command, or it cannot be executed.
@@ -113,6 +115,8 @@ def start(
                 with contextlib.suppress(OSError):
                     enter(os.getpid())
             os.write(writer, b"%d\n" % _own_highest())
+            for number in closed:
+                os.close(number)
             os.execvpe(command[0], list(command), environment)
         except OSError as error:
             os.write(writer, b"%d" % (error.errno or errno.EINVAL))

@@ -43,9 +43,15 @@ def interval_ns(interval: str | float) -> int:
 def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
     """Replace this process by the sampler: it keeps the pid and the terminal, and is small."""
     require_posix()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [*_SAMPLER, json.dumps(config), *command])
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    closed = [n for n, s in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if s is None]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in closed:  # else the run file would be opened in the place of a stream
+        os.dup2(null, number)
+        os.set_inheritable(number, True)
+    os.execv(sys.executable, [*_SAMPLER, json.dumps({**config, "closed": closed}), *command])
 
 
 def recorded(

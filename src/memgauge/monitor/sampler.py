@@ -49,9 +49,9 @@ class Sampler:
 
     Args:
         config: `file`, `interval_ns`, and one of `pid` and `command`; `overwrite`, `budget`, `gpu`,
-            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `title`, `estimate_file`
-            (moved into the run file), `announce` (lines for stderr once it has begun), `tell_fd` (is told when
-            it is ready, and when it failed).
+            `cgroup`, `events`, `stop_fd` (recording ends when it is closed), `closed` (standard streams that
+            the command begins without), `title`, `estimate_file` (moved into the run file), `announce` (lines
+            for stderr once it has begun), `tell_fd` (is told when it is ready, and when it failed).
         wall_ns: Tells the time of day.
         nvml: The module pynvml, or one that answers as it does.
         amdsmi: The module amdsmi, or one that answers as it does.
@@ -146,7 +146,9 @@ class Sampler:
         if command:
             environment = {**os.environ, ENVIRONMENT: with_outer(self._listener.address)}
             enter = None if group is None else group.enter
-            job = launch.start(command, environment, self._signals.mask_before, enter)
+            job = launch.start(
+                command, environment, self._signals.mask_before, enter, self.config.get("closed", ())
+            )
             pid = job.pid
             self._writer.set(root_pid=pid)
             self._lifetimes.begin_command(job, command)
