@@ -205,6 +205,28 @@ sys.exit(40 + len(got))
     assert job.end()[0] == 41
 
 
+def test_a_command_that_heeds_a_signal_which_we_inherited_ignored_gets_it(tmp_path: Path) -> None:
+    code = """
+import signal
+assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+got = []
+signal.signal(signal.SIGINT, lambda *_: got.append(1))
+say()
+while not got: time.sleep(0.01)
+sys.exit(42)
+"""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell without job control does for `command &`
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    job = Job(code, tmp_path / "a.mg", "-q", preexec_fn=ignore)
+    job.heard()
+    job.process.send_signal(signal.SIGHUP)  # the command ignores it, so nothing becomes of it
+    job.process.send_signal(signal.SIGINT)
+    assert job.end()[0] == 42
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_command_once_and_the_file_is_complete(tmp_path: Path) -> None:
     code = """
 import signal

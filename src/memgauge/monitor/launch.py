@@ -85,7 +85,7 @@ def adopt_orphans() -> bool:
 def start(
     command: Sequence[str],
     environment: dict[str, str],
-    mask: set[signal.Signals],
+    signals: Signals,
     enter: Callable[[int], None] | None = None,
     closed: Sequence[int] = (),
 ) -> Job:
@@ -94,7 +94,7 @@ def start(
     Args:
         command: What to run, and its arguments.
         environment: Its environment.
-        mask: The signals that it begins with blocked.
+        signals: Knows which it begins with blocked, and which ignored.
         enter: Is called with its pid, in the new process, before it becomes the command.
         closed: The standard streams that it begins without.
 
@@ -110,7 +110,9 @@ def start(
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for number in signals.ignored_before:
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals.mask_before)
             if enter is not None:
                 with contextlib.suppress(OSError):
                     enter(os.getpid())
@@ -198,6 +200,7 @@ class Signals:
     def __init__(self) -> None:
         wanted = {*_PASSED_ON, signal.SIGCHLD}
         self.mask_before: set[Any] = set(signal.pthread_sigmask(signal.SIG_BLOCK, wanted))
+        # One that is ignored arrives too while it is blocked (kernel/signal.c, `sig_ignored`): the command may heed it.
         self.ignored_before = {s for s in _PASSED_ON if signal.getsignal(s) is signal.SIG_IGN}
         self._wanted = wanted
         self.fd = _signalfd(wanted)
@@ -210,7 +213,7 @@ class Signals:
         os.set_blocking(self.fd, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in self._wanted - self.ignored_before:
+        for number in self._wanted:
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask_before)
 

@@ -205,7 +205,7 @@ class Lifetimes:
                 ):
                     why = f"the recording was stopped by {launch.signal_name(number)}; the job went on"
                     self.ending = Ending("stopped", detail=why)
-            elif arrived.is_for_job() and number not in signals.ignored_before:
+            elif arrived.is_for_job():
                 with contextlib.suppress(OSError):
                     os.kill(self._job.pid, number)
 

@@ -146,9 +146,7 @@ class Sampler:
         if command:
             environment = {**os.environ, ENVIRONMENT: with_outer(self._listener.address)}
             enter = None if group is None else group.enter
-            job = launch.start(
-                command, environment, self._signals.mask_before, enter, self.config.get("closed", ())
-            )
+            job = launch.start(command, environment, self._signals, enter, self.config.get("closed", ()))
             pid = job.pid
             self._writer.set(root_pid=pid)
             self._lifetimes.begin_command(job, command)
