@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import MIB, Job, memgauge, ticks, until
+from jobs import MIB, Job, memgauge, ticks, until, values
 
 from memgauge.cli import main
 from memgauge.explain.bands import bands
@@ -579,6 +579,25 @@ def test_pss_that_was_not_read_at_the_top_says_when_it_was(tmp_path: Path) -> No
             peak = next(p for p in summarise(file).peaks if p.name == "tree, sum of PSS")
         said = "it is of 1 ms, when the tree's RSS was 100.0 MiB: not read again while that was at its highest, 900.0 MiB"
         assert (said in peak.reason) is not read_late
+
+
+def test_pss_of_before_a_large_allocation_says_so_however_short_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = """
+say(); wait()
+x = bytearray(200 << 20)
+for _ in range(20): x[::64] = bytes(200 << 14)  # long enough to be sampled
+"""
+    job = Job(code, path, "-i", "1ms")
+    job.heard()
+    until(path, lambda run: any(v > 0 for _, v in values(run, "pss_bytes")), job.process)
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as file:
+        peaks = {p.name: p for p in summarise(file).peaks}
+    pss, rss = peaks["tree, sum of PSS"], peaks["tree, sum of RSS"]
+    assert rss.bytes > 150 * MIB
+    assert (pss.bytes > 150 * MIB) is not ("not read again while that was at its highest" in pss.reason)
 
 
 def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import PeakRow, Process, RunFile, is_alive
 from memgauge.units import format_bytes, format_duration
 
-# Of the highest RSS, and around a reading: where PSS was read at about the peak.
-_ABOUT, _NEAR_US = 0.9, 500_000
+_ABOUT = 0.9  # of the highest RSS: where PSS was read at about the peak
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
 _UNCONFIRMED = {
     "exact": "lower bound",
@@ -211,12 +210,10 @@ def _peaks(
 def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
     """Return what to say of PSS if it was never read while the tree was about its largest, else ""."""
     highest = max(rss.total, default=0)
-    large = (t for t, total in zip(rss.times_us, rss.total, strict=True) if total >= _ABOUT * highest)
-    if peak.at_us is None or any(pss.highest(t - _NEAR_US, t + _NEAR_US) is not None for t in large):
+    if peak.at_us is None or not rss.total or any(rss.nearest(t) >= _ABOUT * highest for t in pss.times_us):
         return ""
-    then = rss.highest(peak.at_us - _NEAR_US, peak.at_us + _NEAR_US)
     return (
-        f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(then)}: "
+        f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(rss.nearest(peak.at_us))}: "
         f"not read again while that was at its highest, {format_bytes(highest)}"
     )
 

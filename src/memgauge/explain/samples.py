@@ -32,6 +32,12 @@ class Sums:
         values = self.total[bisect_left(self.times_us, begin_us) : bisect_right(self.times_us, end_us)]
         return max(values) if values else None
 
+    def nearest(self, time_us: int) -> int:
+        """Return the sum whose time is nearest; there must be one."""
+        after = bisect_left(self.times_us, time_us)
+        around = range(max(0, after - 1), min(after + 1, len(self.total)))
+        return min((abs(self.times_us[n] - time_us), self.total[n]) for n in around)[1]
+
 
 def chunks_of(run: RunFile, lane: str) -> Iterator[Chunk]:
     """Yield the chunks of a lane."""
