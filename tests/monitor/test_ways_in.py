@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -199,6 +200,41 @@ with memgauge.phase("outer"): pass
             assert {p.name for p in summarise(run).phases} == names
             assert {p.count for p in summarise(run).phases} == {1}
             assert not any("memgauge.monitor.sampler" in p.command for p in summarise(run).processes)
+
+
+def test_a_second_monitor_of_a_program_leaves_out_the_sampler_of_the_first(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.mg", tmp_path / "second.mg"
+    with mg.Monitor(first), mg.Monitor(second):
+        until(second, ticks)
+    with RunFile(second) as run:
+        assert {p.pid for p in run.processes} == {os.getpid()}
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_a_child_that_becomes_another_recordings_sampler_is_let_go(tmp_path: Path, events: bool) -> None:
+    path, other = tmp_path / "a.mg", tmp_path / "other.mg"
+    code = f"""
+import json
+parent, (became, become) = os.getpid(), os.pipe()
+if os.fork() == 0:
+    say(str(os.getpid())); wait(); os.write(become, b"x")
+    config = json.dumps({{"file": {str(other)!r}, "interval_ns": 10**8, "pid": parent}})
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "memgauge.monitor.sampler", config])
+os.read(became, 1); wait(); os._exit(0)
+"""
+    job = Job(code, path, wrap=False)
+    child = int(job.heard())
+    config = {"file": str(path), "interval_ns": 10_000_000, "pid": job.process.pid, "events": events}
+    recorder = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    until(path, lambda run: values(run, "rss_bytes", child), recorder)
+    job.go()
+    until(other, ticks)
+    ended = until(path, lambda run: [p.ended for p in run.processes if p.pid == child and p.ended], recorder)
+    assert ended == ["became the sampler of another recording"]
+    job.go()
+    assert recorder.wait(timeout=60) == job.end()[0] == 0
+    with RunFile(path) as run:
+        assert {p.pid for p in run.processes} == {job.process.pid, child}
 
 
 def test_another_recordings_own_sampler_is_recorded_where_it_is_the_one_given(tmp_path: Path) -> None:

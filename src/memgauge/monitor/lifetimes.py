@@ -23,6 +23,7 @@ from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import ENDED, GIVEN, Tree, watches_only
 from memgauge.storage import RunWriter
 
+_YOUNG_US = 5_000_000  # for so long it is looked for what a process became: what forks to become another does it at once
 _SEE_OFF_S = 0.3  # how long those may take that end with the command
 
 
@@ -121,16 +122,16 @@ class Lifetimes:
             parent = self._tree.live.get(process.parent_pid)
             if parent is not None and parent.waits_for_nobody():
                 self._cpu_ns += process.whole_cpu_ns()
-            self._drop(process, now_us, status)
+            self._drop(process, now_us, _text_of(status))
             if process is self._root and self._job is None:
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self.ending = unknown if status is None else self._judged(process.pid, status)
         self._tree.adopt()  # what its children became, before anything told of them
 
-    def _drop(self, process: Tracked, now_us: int, status: int | None) -> None:
+    def _drop(self, process: Tracked, now_us: int, ended: str | None) -> None:
         """Follow a process no more; what is known of its peak is in the file by now."""
         self._peaks.forget(process)
-        self._writer.end_process(process.id, now_us, _text_of(status))
+        self._writer.end_process(process.id, now_us, ended)
         self._processes.end(process)
         self._devices.end(process)
         self._tree.drop(process)
@@ -177,11 +178,20 @@ class Lifetimes:
         self._writer.end_process(number, now, _text_of(status))
         self._peaks.keep_unread(number, end)
 
+    def look_again(self, now_us: int) -> None:
+        """Take in what processes became soon after their fork, where no event tells of it."""
+        if self._tree.events is None:
+            for process in list(self._tree.live.values()):
+                if now_us - process.seen_us < _YOUNG_US:
+                    command = self._system.command(process.pid)
+                    if command not in ("", process.command):
+                        self._rename(process)
+
     def _rename(self, process: Tracked) -> None:
         command = self._system.command(process.pid)
-        if watches_only(command):  # from here on it is none of the job's
+        if process is not self._root and watches_only(command):  # from here on it is none of the job's
             self._tree.excluded.add(process.pid)
-            self._drop(process, self._clock.now_us(), None)
+            self._drop(process, self._clock.now_us(), "became the sampler of another recording")
             return
         with contextlib.suppress(OSError):
             process.name = process.read_stat().name

@@ -29,6 +29,7 @@ class Rounds:
         notes: Is told when a lane slows down, and which processes may not be read.
         processes, machine, devices, peaks: What is read.
         lose: Is called with processes that a reading found gone, and the time.
+        look_again: Is called with the time before each reading of the slow lane.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class Rounds:
         devices: DeviceReadings,
         peaks: Peaks,
         lose: Callable[[list[Tracked], int], None],
+        look_again: Callable[[int], None],
     ) -> None:
-        self._tree, self._notes, self._lose = tree, notes, lose
+        self._tree, self._notes, self._lose, self._look_again = tree, notes, lose, look_again
         self._processes, self._machine, self._devices, self._peaks = processes, machine, devices, peaks
         self._times = {name: writer.lane(name).times_us for name in ("fast", "cpu", "medium", "slow")}
         self.group = GroupReadings(writer, None)
@@ -100,6 +102,7 @@ class Rounds:
 
     def _read_slow(self, now_us: int) -> None:
         self._tree.look_through_table()
+        self._look_again(now_us)
         if self._tree.refused:
             self._say_refused()
         self._processes.read_slow(now_us)

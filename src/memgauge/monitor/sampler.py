@@ -136,6 +136,7 @@ class Sampler:
             devices=self._devices,
             peaks=self._peaks,
             lose=self._lifetimes.lose,
+            look_again=self._lifetimes.look_again,
         )
         self._rounds.open(int(self.config["interval_ns"]), self.config.get("budget"))
 

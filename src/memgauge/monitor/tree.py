@@ -108,7 +108,7 @@ class Tree:
         self.joined += 1
         self.joins(process)
         for child in self._children_of(process, with_threads=True):
-            self.add(child, how)
+            self.add(child, CHILDREN if how == GIVEN else how)
         return process
 
     def look(self, now_us: int) -> None:
