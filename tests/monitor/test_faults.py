@@ -472,6 +472,27 @@ def test_a_file_that_cannot_be_made_is_an_error_before_the_job_starts(tmp_path: 
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("ulimit -n 12", "a process may have 12 here (ulimit -n); raise the limit first: ulimit -n 1024"),
+        ("ulimit -n 20", "a process may have 20 here (ulimit -n); raise the limit first: ulimit -n 1024"),
+        ("ulimit -f 20", "no file may be larger than "),
+    ],
+)
+def test_a_limit_that_allows_no_recording_is_named_before_the_job_starts(
+    tmp_path: Path, limit: str, said: str
+) -> None:
+    path, mark = tmp_path / "a.mg", tmp_path / "ran"
+    command = [*memgauge("monitor", "-o", str(path), "--"), "touch", str(mark)]
+    done = subprocess.run(
+        ["sh", "-c", f'{limit}; exec "$@"', "sh", *command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+    assert [f.name for f in tmp_path.iterdir()] == []
+
+
 def test_a_recording_in_progress_is_not_overwritten(tmp_path: Path) -> None:
     path, mark = tmp_path / "a.mg", tmp_path / "ran"
     job = Job("say(); wait()", path, "-q")

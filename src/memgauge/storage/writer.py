@@ -23,6 +23,7 @@ from memgauge.storage.schema import (
     companions,
     is_run_file,
 )
+from memgauge.units import format_bytes
 
 _UNSET = object()
 SEALED_TICKS = 128  # a chunk is rewritten at each flush until it has so many ticks,
@@ -317,7 +318,19 @@ def _why(path: Path, error: sqlite3.Error) -> str:
         return f"the folder {folder} may not be written"
     if "full" in str(error):
         return "the disk is full"
-    return str(error)
+    return str(error) + (_size_limit() if "I/O" in str(error) else "")
+
+
+def _size_limit() -> str:
+    """Return what to say of the limit of the size of files, "" if there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return ""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"; no file may be larger than {format_bytes(limit)} here: ulimit -f unlimited lifts that"
 
 
 def _text(text: str) -> str:
