@@ -434,6 +434,7 @@ def test_a_full_disk_stops_the_file_and_not_the_job(tmp_path: Path, small_disk: 
         assert ticks(run) > 3
         assert run.damage == []
         assert (summarise(run).exit_code == 5) is is_freed
+        assert ("there was no room for the rest of the file" in summarise(run).ended) is not is_freed
 
 
 def test_a_disk_without_room_for_a_file_is_an_error_that_leaves_nothing(small_disk: Path) -> None:

@@ -498,6 +498,10 @@ def test_neither_long_names_nor_many_rows_squeeze_the_figures(tmp_path: Path) ->
         "--epochs",
         "3",
     ] in rows
+    pytest.importorskip("plotly")
+    run("report", str(path), "-o", str(tmp_path / "a.html"))
+    cell = f'<td class="long">{"n" * 200}</td>'  # breaks anywhere, so that times and peaks stay in the window
+    assert cell in (tmp_path / "a.html").read_text()
     named = next(row for row in rows if row and row[0].startswith("nnn"))
     assert named[1:] == ["1", "1", "µs", "123.0", "MiB", "exact", "—", "123.0", "MiB", "exact"]
     assert ["and", "20", "more,", "in", "--json"] in rows

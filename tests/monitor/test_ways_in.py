@@ -45,6 +45,16 @@ def test_a_monitor_that_cannot_write_raises_before_anything_runs(tmp_path: Path)
         mg.Monitor(tmp_path / "none" / "a.mg").start()
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_folder_in_the_place_of_a_file_is_told_as_one(
+    tmp_path: Path, overwrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("", tmp_path):
+        with pytest.raises(mg.MemgaugeError, match=r"the name of a file is missing; give one: .*/run\.mg"):
+            mg.Monitor(path, overwrite=overwrite).start()
+
+
 @pytest.mark.parametrize("interval", ["0.1ms", "10s", "soon", -1])
 def test_an_interval_that_makes_no_sense_is_refused(tmp_path: Path, interval: str) -> None:
     with pytest.raises(mg.MemgaugeError, match=r"duration|interval"):

@@ -113,7 +113,8 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
             f"how it ended cannot be read, since the file is damaged; its last sample is at {last:.1f} s",
             {},
         )
-    return "lost", f"the sampler was lost after {last:.1f} s (killed, or the machine went down)", {}
+    why = "killed, or the machine went down, or there was no room for the rest of the file"
+    return "lost", f"the sampler was lost after {last:.1f} s ({why})", {}
 
 
 def _known_peaks(run: RunFile, state: str) -> list[PeakRow]:

@@ -160,7 +160,7 @@ def _phases(s: Recording) -> str:
             cells = [f"{p.name} {span.value}", "", format_duration(span.end_us - span.begin_us)]
             cells += [peak, span.peak_kind, tree]
             rows.append([*cells, *[""] * (len(columns) - len(cells))])
-    return table(columns, rows)
+    return table(columns, rows, long="phase")
 
 
 def _prediction(data: RunCurves) -> str:

@@ -92,6 +92,10 @@ class RunWriter:
         self._header: dict[str, object] = {}
         self._pending: list[tuple[str, tuple[object, ...]]] = []
         self._last = {"process": 0, "device": 0, "series": 0, "mark": 0, "chunk": 0}
+        if os.path.isdir(path):
+            raise UsageError(
+                f"{path} is a folder, the name of a file is missing; give one: {path / 'run.mg'}"
+            )
         if os.path.exists(path):  # of a folder that may not be looked into Path.exists makes an exception
             if not replace:
                 raise UsageError(
@@ -312,8 +316,6 @@ def _why(path: Path, error: sqlite3.Error) -> str:
         return f"the folder {folder} may not be looked into"
     except OSError:
         return f"the folder {folder} does not exist"
-    if os.path.isdir(path):
-        return "it is a folder"
     if not os.access(folder, os.W_OK):
         return f"the folder {folder} may not be written"
     if "full" in str(error):
