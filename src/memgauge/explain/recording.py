@@ -33,10 +33,8 @@ from memgauge.units import format_bytes, format_duration
 
 _ABOUT = 0.9  # of the highest RSS: where PSS was read at about the peak
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
-_UNCONFIRMED = {
-    "exact": "lower bound",
-    "upper bound": "sampled",
-}  # what a kind is worth without a last reading
+# What a kind is worth without a last reading.
+_UNCONFIRMED = {"exact": "lower bound", "upper bound": "sampled"}
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
