@@ -101,6 +101,48 @@ def test_a_condition_is_false_unless_declared_and_a_number_is_how_often_a_loop_g
     assert layers_called(condition=7) == 8
 
 
+def test_what_any_finite_number_answers_is_known() -> None:
+    inf, nan = float("inf"), float("nan")
+    known: dict[str, bool] = {}
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        loss = model(x).square().mean()
+        known.update(
+            isfinite=bool(torch.isfinite(loss)),
+            item=torch.isfinite(loss).item(),
+            every=bool(torch.isfinite(model(x)).all()),
+            isnan=bool(torch.isnan(loss)),
+            isinf=bool(loss.isinf()),
+            isneginf=bool(torch.isneginf(loss)),
+            itself=bool(loss == loss),
+            not_itself=bool(loss != loss),
+            below=bool(loss < inf),
+            above=bool(loss > -inf),
+            absolute=bool(loss.abs() == inf),
+            tensor=bool(torch.full((), inf) > loss),
+            nan=bool(loss == nan),
+        )
+        if torch.isfinite(loss):
+            loss.backward()
+
+    found = trace(workload(step))
+    holds = {"isfinite", "item", "every", "itself", "below", "above", "tensor"}
+    assert known == {name: name in holds for name in known}
+    assert found.assumptions == ["computed numbers are finite"]
+    assert any("backward" in event.phase for event in found.events)
+
+
+def test_what_finite_numbers_answer_differently_is_not_known() -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        y = model(x)
+        assert [bool(c) for c in (y.mean() < 1e9, y.sum() == y.mean(), y[0, 0] == y[0, 1])] == [False] * 3
+        y.sum().backward()
+
+    found = trace(workload(step))
+    assert not any("finite" in text for text in found.assumptions)
+    assert any("taken as false" in text for text in found.assumptions)
+
+
 def test_a_loop_that_never_ends_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"test_unknown_values\.py:\d+ was read .* never ends"):
         layers_called(condition=True)

@@ -24,7 +24,7 @@ from memgauge.frameworks.torch.sparse import sparse_gradient_of_bag
 if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
 
-# Indices that come out of unknown numbers are made up only as long as they are this few.
+# Indices and truths that come out of unknown numbers are made up only as long as they are this few.
 ASSUMED_ELEMENTS = 2**20
 
 Special = Callable[["PhantomMode", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -133,6 +133,35 @@ def _truth(value: bool) -> Special:
     return special
 
 
+def _of_finite(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A comparison that comes out alike for all finite numbers: with itself, an infinity, not a number."""
+    specs = output_specs(func, rule_of(func), args, kwargs)
+    unknown = [a for a in args if isinstance(a, torch.Tensor) and not mode.is_known(a)]
+    if not unknown or type(specs) is not Spec or specs.alias is not None:
+        return None
+    known = [a for a in args if not any(a is u for u in unknown)]
+    alike = _is_same(*unknown) if len(unknown) == 2 else not any(_has_finite(a) for a in known)
+    if not alike or math.prod(specs.shape) > ASSUMED_ELEMENTS:
+        return None
+    mode.values.assume("computed numbers are finite")
+    zero = torch.zeros((), dtype=torch.float64)  # as good as any other
+    truth = func(*(zero if isinstance(a, torch.Tensor) and not mode.is_known(a) else a for a in args))
+    return mode.adopt(torch.empty_strided(specs.shape, specs.stride, dtype=torch.bool).copy_(truth))
+
+
+def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    places = [
+        (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype) for t in (left, right)
+    ]
+    return places[0] == places[1]
+
+
+def _has_finite(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() > ASSUMED_ELEMENTS or bool(torch.isfinite(value).any())
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def _chosen(dimension_at: int, index_result: int | None) -> Special:
     """Positions chosen by unknown numbers (top-k, arg-max, sort, sampling) are spread evenly."""
 
@@ -193,6 +222,13 @@ SPECIAL: dict[str, Special] = {
     "aten._is_all_true": _truth(True),
     "aten.any": _truth(False),
     "aten._is_any_true": _truth(False),
+    **dict.fromkeys(
+        (
+            f"aten.{name}"
+            for name in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf")
+        ),
+        _of_finite,
+    ),
     "aten.topk": _chosen(2, 1),
     "aten.sort": _chosen(1, 1),
     "aten.argsort": _chosen(1, None),
