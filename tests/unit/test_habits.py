@@ -86,6 +86,62 @@ def test_pools_of_a_programs_own_are_refused_by_name() -> None:
         estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), lambda m, x: torch.cuda.MemPool())
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda: torch.zeros(2).to("cuda:1"),
+        lambda: torch.zeros(2).cuda(1),
+        lambda: torch.zeros(2, device=torch.device("cuda:1")),
+        lambda: nn.Linear(2, 2).to("cuda:1"),
+        lambda: torch.cuda.set_device(1),
+        lambda: torch.cuda.device("cuda:1"),
+        lambda: torch.cuda.get_device_properties(1),
+    ],
+)
+def test_a_second_card_is_refused_by_its_name(asks: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"test_habits.py:\d+: cuda:1 .* a workload of its own"):
+        estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), lambda m, x: asks(), mode="infer")
+
+
+def test_the_first_card_may_be_named() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda.set_device(0)
+        with torch.cuda.device("cuda:0"):
+            return model.to("cuda:0")(
+                x.to("cuda").cuda(0).to(torch.device("cuda", torch.cuda.current_device()))
+            )
+
+    assert estimated(
+        lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), step, mode="infer"
+    ).peak.allocated_bytes
+
+
+def doubles(device: torch.device) -> None:
+    try:
+        torch.empty(2**20, device=device)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+
+
+def in_the_old_way(device: torch.device) -> None:
+    try:
+        torch.empty(2**20, device=device)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+
+
+@pytest.mark.parametrize(("tries", "is_said"), [(doubles, True), (in_the_old_way, True), (network, False)])
+def test_a_program_that_waits_for_the_end_of_memory_is_told_that_it_never_comes(
+    tries: Any, is_said: bool
+) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> Any:
+        return tries(x.device) if is_said else tries()
+
+    found = estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), step, mode="infer")
+    assert any("memgauge fit" in text for text in found.unmodelled) == is_said
+
+
 def test_a_program_may_profile_itself(capfd: pytest.CaptureFixture[str]) -> None:
     kinds = torch.profiler.ProfilerActivity
 

@@ -22,7 +22,7 @@ from memgauge.devices.stack import Stack
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_streams import Nothing, Streams
-from memgauge.frameworks.torch.cuda_tensor import CPU
+from memgauge.frameworks.torch.cuda_tensor import CPU, refuse_other_cards
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.values import ValueReader, user_line
 from memgauge.records import ASKED_CARD
@@ -103,6 +103,13 @@ def _cudnn_takes(tensor: torch.Tensor) -> bool:
     return torch.backends.cudnn.enabled and tensor.is_cuda and tensor.dtype in known
 
 
+class _OnCard(Nothing):
+    """`torch.cuda.device(...)`: there is one card to be on."""
+
+    def __init__(self, device: Any = None) -> None:
+        refuse_other_cards(device)
+
+
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
@@ -146,9 +153,10 @@ _ACCELERATOR: dict[str, Any] = {
         ),
         _zero,
     ),
+    **dict.fromkeys(("set_device_index", "set_device_idx"), refuse_other_cards),
     **dict.fromkeys(
         (
-            "synchronize", "empty_cache", "set_device_index", "set_device_idx",
+            "synchronize", "empty_cache",
             "reset_peak_memory_stats", "reset_accumulated_memory_stats",
         ),
         _nothing,
@@ -183,8 +191,10 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "default_generators": (torch.default_generator,),
         "can_device_access_peer": lambda *_: False,
         "current_blas_handle": lambda: 0,
-        **dict.fromkeys(("Event", "device", "device_of", "_DeviceGuard"), Nothing),
-        **dict.fromkeys(("init", "synchronize", "set_device", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        "device": _OnCard,
+        "set_device": refuse_other_cards,
+        **dict.fromkeys(("Event", "device_of", "_DeviceGuard"), Nothing),
+        **dict.fromkeys(("init", "synchronize", "ipc_collect", "set_sync_debug_mode"), _nothing),
         "nvtx": Nothing(),
         **_MEMORY,
         **_random(placement),
@@ -204,7 +214,8 @@ def _streams(streams: Streams) -> dict[str, Any]:
 
 
 def _about(card: Card, values: ValueReader) -> dict[str, Any]:
-    def asked(answer: Any) -> Any:
+    def asked(device: Any, answer: Any) -> Any:
+        refuse_other_cards(device)
         values.assume(f"{ASKED_CARD} and was told {card.name}")
         return answer
 
@@ -216,10 +227,10 @@ def _about(card: Card, values: ValueReader) -> dict[str, Any]:
         "is_bf16_supported": lambda including_emulation=True: (
             including_emulation or card.capability >= (8, 0)
         ),
-        "get_device_name": lambda device=None: asked(card.name),
-        "get_device_capability": lambda device=None: asked(card.capability),
-        "get_device_properties": lambda device=None: asked(properties),
-        "mem_get_info": lambda device=None: asked((card.total_bytes, card.total_bytes)),
+        "get_device_name": lambda device=None: asked(device, card.name),
+        "get_device_capability": lambda device=None: asked(device, card.capability),
+        "get_device_properties": lambda device=None: asked(device, properties),
+        "mem_get_info": lambda device=None: asked(device, (card.total_bytes, card.total_bytes)),
         "get_arch_list": lambda: ["sm_{}{}".format(*card.capability)],
     }
 

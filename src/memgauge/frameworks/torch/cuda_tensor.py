@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.address_space import storage_bytes
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.protocol import CANNOT_PIN
+from memgauge.frameworks.torch.values import user_line
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -50,11 +52,32 @@ def copy_to(tensor: torch.Tensor, placement: Placement, there: bool, options: di
 
 
 def place_of(device: Any) -> bool | None:
-    """Return True for the GPU, False for the host, None for what is neither (`meta`, nothing)."""
+    """Return True for the GPU, False for the host, None for what is neither (`meta`, nothing).
+
+    Raises:
+        UnsupportedError: It is another GPU than the first.
+    """
+    refuse_other_cards(device)
     if device is None:
         return None
     kind = "cuda" if isinstance(device, int) else torch.device(device).type
     return True if kind == "cuda" else False if kind == "cpu" else None
+
+
+def refuse_other_cards(device: Any) -> None:
+    """Name the user's line where it asks for a second GPU: the trace stands for one.
+
+    Raises:
+        UnsupportedError: The device has an index, and it is above 0.
+    """
+    if isinstance(device, str):
+        device = torch.device(device)
+    index = device if isinstance(device, int) else getattr(device, "index", None)
+    if index is not None and index > 0 and getattr(device, "type", "cuda") == "cuda":
+        raise UnsupportedError(
+            f"{user_line()}: cuda:{index} is not followed, a prediction is of one GPU, which is cuda:0; "
+            "predict each card's share by a workload of its own, with 'cuda' as its device"
+        )
 
 
 def below_modes(real: Any) -> Any:
@@ -134,7 +157,9 @@ def _moves(placement: Placement) -> dict[str, Any]:
         non_blocking: bool = False,
         memory_format: Any = torch.preserve_format,
     ) -> torch.Tensor:
-        return to(self, "cuda", non_blocking=non_blocking, memory_format=memory_format)
+        return to(
+            self, "cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format
+        )
 
     def cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
         return to(self, "cpu", memory_format=memory_format)

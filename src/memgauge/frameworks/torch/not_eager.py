@@ -94,12 +94,13 @@ def inspect(objects: Any, functions: Iterable[Callable[..., Any]], unmodelled: d
                     raise UnsupportedError(_quantised(where))
 
     for function in functions:
-        for name, value in _named_by(function):
+        for name, value in named_by(function):
             if hasattr(value, "_torchdynamo_orig_callable") and not isinstance(value, torch.nn.Module):
                 _note(unmodelled, name)
 
 
-def _named_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def named_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals and the variables around it that a function names."""
     code = getattr(function, "__code__", None)
     if code is None:
         return

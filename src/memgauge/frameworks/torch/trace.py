@@ -23,6 +23,7 @@ from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_semantics import cuda_semantics
 from memgauge.frameworks.torch.ledger import Ledger
 from memgauge.frameworks.torch.not_eager import inspect, refusing_cuda, watching
+from memgauge.frameworks.torch.out_of_memory import note_handlers
 from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import SETUP, Scopes, as_tuple
@@ -165,7 +166,9 @@ class _Tracer:
         mode = self.mode
         self._moved_in_vain = isinstance(mode, CudaPhantomMode) and mode.placement.moved_in_vain
         self.scopes.name_modules(objects)
-        inspect(objects, (self.workload.build, self.workload.batch, self.workload.step), self.unmodelled)
+        functions = self.workload.build, self.workload.batch, self.workload.step
+        inspect(objects, functions, self.unmodelled)
+        note_handlers(functions, self.unmodelled)
         for tensor, category, layer in tensors_of_roles(objects):
             for storage in storages(tensor):
                 if self.mode.lists_what_it_meets and not self.ledger.knows(storage._cdata):
