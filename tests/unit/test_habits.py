@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import pathlib
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -140,6 +144,89 @@ def test_a_program_that_waits_for_the_end_of_memory_is_told_that_it_never_comes(
 
     found = estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(2), step, mode="infer")
     assert any("memgauge fit" in text for text in found.unmodelled) == is_said
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    "where", ["cuda", "cuda:0", torch.device("cuda"), {"cpu": "cuda"}, lambda s, _: "cuda"]
+)
+def test_a_checkpoint_that_is_loaded_onto_the_card_counts_there(
+    where: Any, old: bool, tmp_path: pathlib.Path
+) -> None:
+    if callable(where):
+        where = lambda storage, _: torch.serialization.default_restore_location(storage, "cuda")  # noqa: E731
+    large, small = torch.zeros(4 * MIB, dtype=torch.uint8), torch.tensor([3.0, 4.0])
+    saved = {"large": large, "view": large[:5], "small": small}
+    torch.save(saved, tmp_path / "saved.pt", _use_new_zipfile_serialization=not old)
+    found: dict[str, torch.Tensor] = {}
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        found.update(torch.load(tmp_path / "saved.pt", map_location=where))
+        assert {str(t.device) for t in found.values()} == {"cuda:0"}
+        assert found["small"].tolist() == [3.0, 4.0]
+        found.clear()
+
+    workload = Workload(build=lambda: nn.Linear(2, 2), batch=lambda: torch.zeros(2), step=step, mode="infer")
+    taken = [e.requested_bytes for e in trace(workload, device="cuda", steps=1).events if "step" in e.phase]
+    assert sorted(size for size in taken if size > 0) == [8, 8, 4 * MIB]  # batch, small, large once
+    assert sum(taken) == 0
+
+
+def test_a_checkpoint_for_a_second_card_or_moved_by_hand_is_refused(tmp_path: pathlib.Path) -> None:
+    torch.save(torch.zeros(2), tmp_path / "saved.pt")
+
+    def load(where: Any) -> None:
+        def build() -> nn.Module:
+            torch.load(tmp_path / "saved.pt", map_location=where)
+            return nn.Linear(2, 2)
+
+        estimated(build, lambda: torch.zeros(2), lambda m, x: m(x))
+
+    with pytest.raises(UnsupportedError, match="cuda:1 is not followed"):
+        load("cuda:1")
+    with pytest.raises(UnsupportedError, match="map_location='cuda'"):
+        load(lambda storage, _: storage.cuda())
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_loading_what_the_run_saved_says_that_nothing_was(tmp_path: pathlib.Path, there_before: bool) -> None:
+    file = tmp_path / "saved.pt"
+    if there_before:
+        torch.save(nn.Linear(2, 2).state_dict(), file)
+
+    def reloads(keep: Any, kept: Any) -> None:
+        def step(model: nn.Module, x: torch.Tensor) -> None:
+            torch.save(model.state_dict(), keep)
+            model.load_state_dict(torch.load(kept))
+
+        estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), step, mode="infer")
+
+    buffer = io.BytesIO()
+    for keep, kept in ((file, str(file)), (buffer, buffer)):
+        with pytest.raises(
+            UnsupportedError, match=r"test_habits.py:\d+: torch.load .* torch.save writes no file"
+        ):
+            reloads(keep, kept)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_forward_mode_derivatives_are_followed(device: str) -> None:
+    # In a process of its own: torch prepares for them once.
+    program = f"""
+import torch
+from memgauge import Workload
+from memgauge.frameworks.torch.trace import trace
+
+def step(model, x):
+    torch.func.jvp(model, (x,), (torch.ones_like(x),))
+
+workload = Workload(
+    build=lambda: torch.nn.Linear(2, 2), batch=lambda: torch.zeros(1, 2), step=step, mode="infer"
+)
+assert sum(e.operator == "aten.addmm" for e in trace(workload, device="{device}", steps=1).events)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_may_profile_itself(capfd: pytest.CaptureFixture[str]) -> None:

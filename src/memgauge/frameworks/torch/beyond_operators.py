@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.shapes import contiguous
+from memgauge.frameworks.torch.values import user_line
 
 if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
@@ -22,7 +26,9 @@ def seen_by(mode: PhantomMode) -> Iterator[None]:
         if mode.lists_what_it_meets:
             _list_rng_states(patches, mode)
         patches.set(torch.UntypedStorage, "clone", _phantom_copy(mode))
-        patches.set(torch, "save", _write_nothing(mode))
+        saved: dict[Any, Any] = {}
+        patches.set(torch, "save", _write_nothing(mode, saved))
+        patches.set(torch, "load", _not_what_was_saved(torch.load, saved))
         yield
 
 
@@ -46,10 +52,30 @@ def _phantom_copy(mode: PhantomMode) -> Callable[[torch.UntypedStorage], torch.U
     return clone
 
 
-def _write_nothing(mode: PhantomMode) -> Callable[..., None]:
-    """A checkpoint of phantoms would overwrite a real one with zeros."""
+def _write_nothing(mode: PhantomMode, saved: dict[Any, Any]) -> Callable[..., None]:
+    """A checkpoint of phantoms would overwrite a real one with zeros; `saved` has what was to be written to."""
 
-    def save(*args: Any, **kwargs: Any) -> None:
+    def save(obj: object, f: Any, *_: Any, **__: Any) -> None:
         mode.values.assume("torch.save writes no file in a prediction")
+        saved[_identity(f)] = f
 
     return save
+
+
+def _not_what_was_saved(real: Callable[..., Any], saved: Mapping[Any, Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        if _identity(f) in saved:
+            raise UnsupportedError(
+                f"{user_line()}: torch.load of {f!r}, which this run saved: torch.save writes no file in a "
+                "prediction; leave the loading out, or keep a copy of the state_dict() and load that"
+            )
+        return real(f, *args, **kwargs)
+
+    return load
+
+
+def _identity(file: Any) -> Any:
+    """Return the path of a file, also of an open one; else (a buffer) what tells it from others."""
+    path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(file)

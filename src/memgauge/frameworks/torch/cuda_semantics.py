@@ -3,6 +3,7 @@
     where memory is        cuda_placement   device memory is listed, host memory is not
     what a tensor says     cuda_tensor      .device, .is_cuda, .to(...), .cuda(), .cpu()
     what makes a tensor    cuda_factories   torch.zeros(..., device="cuda")
+    what loads tensors     cuda_loading     torch.load(..., map_location="cuda")
     what torch.cuda says   cuda_devices     streams, events, statistics, random state
     which kernels run      cuda_operators   dropout, attention, recurrent layers, norms
     what kernels give      cuda_kernels     outputs that torch's shape rules do not know
@@ -34,6 +35,7 @@ from memgauge.frameworks.torch.cuda_autocast_switch import patch_autocast
 from memgauge.frameworks.torch.cuda_devices import Card, patch_cuda
 from memgauge.frameworks.torch.cuda_factories import patch_factories
 from memgauge.frameworks.torch.cuda_libraries import Libraries
+from memgauge.frameworks.torch.cuda_loading import patch_loading
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_placement import Placement
 from memgauge.frameworks.torch.cuda_rnn import RNN_MODES, flatten
@@ -51,7 +53,9 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         card: What a program is told of its GPU; its compute capability also decides
             which attention kernel runs.
     """
-    import torch._dynamo  # optimizers import it at their first step; not while torch is patched
+    # Optimizers import the one at their first step, forward-mode AD the other: not while torch is patched.
+    import torch._decomp.decompositions_for_jvp
+    import torch._dynamo
 
     placement = mode.placement
     mode.libraries = Libraries(mode, card)
@@ -66,6 +70,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patch_autocast(patches, autocast)
         patch_tensor(patches, placement)
         patch_factories(patches, placement)
+        patch_loading(patches, mode)
         patch_cuda(patches, card, placement, mode.values, mode.release_cache, mode.allow, mode.streams)
         mode.graphs.patch(patches)
         patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__)
