@@ -82,7 +82,7 @@ def arguments_for(
         function: What will be called; its annotations and defaults decide on types.
         what: How the user calls it, for messages: `train.py:my_training`.
         options: Passed where the function has a parameter of that name.
-        sets: Text by parameter name; comes before an option of the same name.
+        sets: Text by parameter name.
 
     Raises:
         UsageError: An argument is unknown, missing or of the wrong type.

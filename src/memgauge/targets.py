@@ -87,13 +87,14 @@ def resolve(
         sets: What `--set name=value` says, as text by name.
 
     Raises:
-        UsageError: The target, a name in it or an argument is unknown or wrong.
+        UsageError: The target, a name in it or an argument is unknown, wrong or given twice.
         WorkloadError: The user's function raised, or returned no `Workload`.
         MissingError: A package is not installed; the message says how to get it.
         UnsupportedError: The model cannot be studied, or not with these options.
     """
     target = parse_target(text)
     options, sets = options or TargetOptions(), sets or {}
+    _refuse_twice(options, sets)
     if target.kind == "zoo":
         workload = _from_zoo(target, options, sets)
     elif target.kind in _LIBRARIES:
@@ -101,6 +102,13 @@ def resolve(
     else:
         workload = _from_user(target, options, sets)
     return workload.described(target=str(target))
+
+
+def _refuse_twice(options: TargetOptions, sets: Mapping[str, str]) -> None:
+    for name, value in options.given().items():
+        if name in sets:
+            flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            raise UsageError(f"{flag} and --set {name}={sets[name]} both say {name}; leave one of them out")
 
 
 def _from_zoo(target: Target, options: TargetOptions, sets: Mapping[str, str]) -> Workload:

@@ -187,9 +187,10 @@ def test_a_function_gets_options_and_sets_in_their_types(file: Path) -> None:
     assert workload.description["target"] == f"{file}:training"
 
 
-def test_a_set_argument_comes_before_an_option(file: Path) -> None:
-    workload = resolve(f"{file}:training", TargetOptions(batch_size=64), {"batch_size": "2"})
-    assert workload.description["batch_size"] == 2
+@pytest.mark.parametrize("target", ["zoo:mlp", "train.py:training", "transformers:vit"])
+def test_an_argument_that_is_given_twice_is_refused(target: str) -> None:
+    with pytest.raises(UsageError, match=r"--batch-size 64 and --set batch_size=2 both say batch_size"):
+        resolve(target, TargetOptions(batch_size=64), {"batch_size": "2"})
 
 
 def test_an_option_that_the_function_does_not_take_is_refused(file: Path) -> None:
