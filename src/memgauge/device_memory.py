@@ -189,6 +189,7 @@ def _assumptions(place: Device, figure: Figure, outside: Range | None, stack: St
         f"torch {stack.torch[0]}.{stack.torch[1]} with "
         + (f"CUDA {version}" if version else "ROCm, any version")
     ]
+    lines += stack.beyond_known()
     if outside is None:
         name = "CUDA context" if version else "context (HIP)"
         lines.append(f"{name} {figure.bytes // MIB} MiB, {figure.grade}: {figure.source}")

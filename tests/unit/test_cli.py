@@ -186,6 +186,10 @@ def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
         (["estimate", "zoo:mlp", "--precision", "fp16"], "precision 'fp16' is unknown (nearest: float16"),
         (["estimate", "zoo:mlp", "--mode", "training"], "mode 'training' is unknown (nearest: train)"),
         (["estimate", "zoo:mlp", "--set", "width"], "--set width: write --set name=value"),
+        (
+            ["estimate", "zoo:mlp", "--batch-size", "8", "--set", "batch_size=9"],
+            "--batch-size 8 and --set batch_size=9 both say batch_size",
+        ),
         (["estimate", "zoo:mlp", "--layers", "some"], "--layers some: write a whole number, or all"),
         (["estimate", "zoo:mlp", "--out", "/nowhere/x.json"], "there is no directory /nowhere"),
         (["estimate", "zoo:mlp", "--out", "/"], "is a directory"),
@@ -533,6 +537,8 @@ def test_a_table_in_which_nothing_fits_says_so_by_its_exit_code(many: str, capfd
         ("estimate zoo:mlp --device all --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
         ("fit zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
+        ("estimate zoo:mlp --device nvidia-t4 --torch 1.4", "--torch 1.4: the oldest that is known is 1.7"),
+        ("devices nvidia-t4 --torch 1.7 --cuda 9.2", "--cuda 9.2: the oldest that is known is 10.1"),
         ("estimate zoo:mlp --device nvidia-t4 --cublas-workspace 4096", ":SIZE:COUNT"),
         ("estimate zoo:mlp --device nvidia-t4 --cublaslt-workspace=-1", "--cublaslt-workspace -1"),
         ("fit zoo:mlp --device nvidia-t4 --cublaslt-workspace much", "--cublaslt-workspace much"),
@@ -556,3 +562,14 @@ def test_bad_input_about_cards_is_named(arguments: str, said: str, capfd: Captur
     assert main(arguments.split()) == 2
     captured = capfd.readouterr()
     assert said in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+def test_versions_newer_than_any_that_is_known_are_said(capfd: Capture) -> None:
+    def assumed(versions: str) -> list[str]:
+        arguments = f"estimate zoo:mlp --device nvidia-t4 --json {versions}"
+        assert main(arguments.split()) == 0
+        return [t for t in json.loads(capfd.readouterr().out)["assumptions"] if "is newer than" in t]
+
+    torch, cuda = assumed("--torch 9.9 --cuda 14.0")
+    assert "torch 9.9 is newer than 2.13" in torch and "CUDA 14.0 is newer than 13.0" in cuda
+    assert not assumed("--torch 2.13 --cuda 13.0")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from memgauge.arguments import TargetOptions, check_choice
-from memgauge.devices.stack import Stack, check_release, parse_version
+from memgauge.devices.stack import Stack, check_known, check_release, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
 
@@ -235,6 +235,7 @@ def stack_of(
         given["torch"] = parse_version(torch_version, "--torch")
     if cuda_version is not None:
         given["cuda"] = parse_version(cuda_version, "--cuda")
+    check_known(given.get("torch"), given.get("cuda"))
     if cudnn is not None:
         given |= _cudnn_switches(cudnn)
     if tf32 is not None:

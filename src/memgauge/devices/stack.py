@@ -21,6 +21,14 @@ _LEAST_FOR_CUDA_13, _CUDA_BEFORE_13 = (7, 5), (12, 6)
 # No torch before 2.7 was released with CUDA 12.8 or newer, none from 2.0 on with less than 11 (RELEASE.md,
 # release compatibility matrix: 2.0 has 11.7 and 11.8, 2.6 ends with 12.6, 2.7 begins 12.8).
 _FIRST_WITH_CUDA_12_8, _FIRST_WITHOUT_CUDA_10 = (2, 7), (2, 0)
+# What torch's standard builds come with: the default wheels of PyTorch's release notes (1.7: 11.0 … 2.13: 13.0).
+_USUAL_CUDA = (
+    ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
+    ((1, 13), (11, 7)), ((1, 12), (11, 3)), ((1, 9), (11, 1)), ((1, 7), (11, 0)), ((0, 0), (10, 1)),
+)  # fmt: skip
+# What is known of torch begins and ends with these release notes, of CUDA with them and the contexts of contexts.toml.
+_OLDEST_TORCH, _NEWEST_TORCH = (1, 7), (2, 13)
+_OLDEST_CUDA, _NEWEST_CUDA = (10, 1), (13, 0)
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +46,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         tf32: torch.backends.cudnn.allow_tf32, likewise (torch's default is True for convolutions).
     """
 
-    torch: tuple[int, int] = (2, 13)
+    torch: tuple[int, int] = _NEWEST_TORCH
     cuda: tuple[int, int] | None = None
     cublas_workspace_config: str | None = None
     cublaslt_workspace_kib: int | None = None
@@ -72,10 +80,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuda_version(self) -> tuple[int, int]:
-        """Return the version of CUDA; that of torch's standard builds where none is given.
-
-        Source: the default wheels of PyTorch's release notes (1.7: 11.0 … 2.13: 13.0).
-        """
+        """Return the version of CUDA; that of torch's standard builds where none is given."""
         return self.cuda if self.cuda is not None else _usual_cuda(self.torch)
 
     def on_card(self, title: str, capability: tuple[int, int] | None) -> Stack:
@@ -109,6 +114,16 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
             return self
         raise UsageError(f"CUDA {_written(self.cuda)} has no kernels for {card}; write {wanted}")
 
+    def beyond_known(self) -> tuple[str, ...]:
+        """Return a line for each version that is newer than the newest that is known, whose rules it is given."""
+        versions = ("torch", self.torch, _NEWEST_TORCH), ("CUDA", self.cuda_version, _NEWEST_CUDA)
+        return tuple(
+            f"{name} {_written(version)} is newer than {_written(newest)}, the newest that is known: "
+            f"what is known of {_written(newest)} is taken to hold for it"
+            for name, version, newest in versions
+            if version > newest
+        )
+
     @property
     def is_lazy(self) -> bool:
         """Return whether CUDA loads kernels when they are first called.
@@ -119,11 +134,20 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _usual_cuda(torch: tuple[int, int]) -> tuple[int, int]:
-    usual = (
-        ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
-        ((1, 13), (11, 7)), ((1, 12), (11, 3)), ((1, 9), (11, 1)), ((1, 7), (11, 0)), ((0, 0), (10, 1)),
-    )  # fmt: skip
-    return next(cuda for since, cuda in usual if torch >= since)
+    return next(cuda for since, cuda in _USUAL_CUDA if torch >= since)
+
+
+def check_known(torch: tuple[int, int] | None, cuda: tuple[int, int] | None) -> None:
+    """Refuse versions before the oldest that is known, for what a user writes; None is not given.
+
+    Raises:
+        UsageError: One of them is older.
+    """
+    for option, version, oldest in (("--torch", torch, _OLDEST_TORCH), ("--cuda", cuda, _OLDEST_CUDA)):
+        if version is not None and version < oldest:
+            raise UsageError(
+                f"{option} {_written(version)}: the oldest that is known is {_written(oldest)}; write that or newer"
+            )
 
 
 def check_release(torch: tuple[int, int], cuda: tuple[int, int]) -> None:
