@@ -100,7 +100,8 @@ def resolve(
     elif target.kind in _LIBRARIES:
         workload = _from_library(target, options, sets)
     else:
-        workload = _from_user(target, options, sets)
+        with usercode.as_script(text):
+            workload = _from_user(target, options, sets)
     return workload.described(target=str(target))
 
 

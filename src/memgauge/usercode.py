@@ -9,7 +9,8 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,6 +111,24 @@ def call_user(function: Callable[..., Any], what: str, arguments: dict[str, Any]
         raise _translated(error, f"{what} raised {type(error).__name__}") from error
 
 
+@contextmanager
+def as_script(target: object) -> Iterator[None]:
+    """Let the user's code find in `sys.argv` its own file alone, as if that were run without arguments.
+
+    Args:
+        target: The TARGET it is from, `train.py:my_training`; where there is none, nothing changes.
+    """
+    if not isinstance(target, str) or ":" not in target:
+        yield
+        return
+    before = sys.argv
+    sys.argv = [target.rpartition(":")[0]]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
 def user_traceback(error: BaseException) -> str:
     """Return the traceback with the frames of memgauge, torch and Python left out; never empty.
 
@@ -176,6 +195,7 @@ def is_installed(filename: str) -> bool:
 
 
 __all__ = [
+    "as_script",
     "call_user",
     "function_in",
     "functions_of_file",

@@ -573,3 +573,46 @@ def test_versions_newer_than_any_that_is_known_are_said(capfd: Capture) -> None:
     torch, cuda = assumed("--torch 9.9 --cuda 14.0")
     assert "torch 9.9 is newer than 2.13" in torch and "CUDA 14.0 is newer than 13.0" in cuda
     assert not assumed("--torch 2.13 --cuda 13.0")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["estimate", "fit --device nvidia-t4 --vary width", "measure"],
+    ids=["estimate", "fit", "measure"],
+)
+def test_the_users_own_arguments_are_not_those_of_memgauge(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        """
+import argparse, sys
+import torch
+from memgauge import Workload
+
+def asked():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    assert sys.argv[0].endswith("train.py")
+    return parser.parse_args().lr
+
+asked()
+
+def training(width: int = 2):
+    asked()
+    def build():
+        asked()
+        return torch.nn.Linear(2, width)
+    def step(model, x):
+        asked()
+        model(x).sum().backward()
+    return Workload(build=build, batch=lambda: torch.zeros(len([asked()]), 2), step=step)
+"""
+    )
+    verb, *rest = command.split()
+    arguments = [verb, f"{file}:training", *rest, "--steps", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", ["memgauge", *arguments])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = sys.argv
+    assert main() == 0, capfd.readouterr().err
+    assert sys.argv is before

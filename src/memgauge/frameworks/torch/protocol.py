@@ -15,6 +15,7 @@ import torch
 from memgauge.frameworks.torch.roles import tensors_in
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
 from memgauge.records import NEVER_BACKWARD
+from memgauge.usercode import as_script
 from memgauge.workload import Workload
 
 CANNOT_PIN = "only dense CPU tensors can be pinned"  # torch's words, ATen/native/Memory.cpp
@@ -41,6 +42,11 @@ def run(workload: Workload, observer: Observer, device: torch.device, steps: int
 
     `device` is torch's default device while building and while making a batch, not in the step.
     """
+    with as_script(workload.description.get("target")):
+        _run(workload, observer, device, steps)
+
+
+def _run(workload: Workload, observer: Observer, device: torch.device, steps: int) -> None:
     objects = made(workload.build, device)
     with torch.device(device):
         place(objects, device)
