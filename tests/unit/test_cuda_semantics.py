@@ -19,6 +19,7 @@ from memgauge.frameworks.torch import cuda_autocast  # noqa: E402
 from memgauge.frameworks.torch.cuda_devices import Card  # noqa: E402
 from memgauge.frameworks.torch.trace import trace  # noqa: E402
 from memgauge.records import Category, Trace  # noqa: E402
+from memgauge.units import MIB  # noqa: E402
 from memgauge.workload import Workload  # noqa: E402
 
 
@@ -647,3 +648,19 @@ def test_the_device_that_is_asked_for_is_the_one_that_a_program_sees(
     )
     usable = devices.find(device).usable_figure  # what the driver reports, not the vendor
     assert usable is not None and seen == [(capability, usable.bytes)]
+
+
+def test_the_memory_that_a_program_is_told_is_free_leaves_room_for_its_context() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def step(_: Any) -> Any:
+        seen.append(torch.cuda.mem_get_info())
+        return torch.empty(seen[0][0] // 2**21 * 2**21, dtype=torch.uint8, device="cuda")  # all of it
+
+    workload = Workload(build=lambda: (), batch=lambda: None, step=step, mode="infer")
+    found = memgauge.estimate(workload, device="nvidia-t4", steps=1)
+    (context,) = [text for text in found.assumptions if text.startswith("CUDA context")]
+    free, total = seen[0]
+    assert f" {(total - free) // MIB} MiB" in context
+    assert found.fits.least_capacity_bytes is not None
+    assert found.fits.least_capacity_bytes.expected <= total

@@ -39,6 +39,7 @@ class Card:
     total_bytes: int = 80 * 2**30
     multiprocessors: int = 108
     is_nvidia: bool = True
+    context_bytes: int = 0  # what the process takes of it beside torch's allocator
     cublas_bytes: int = 0  # workspace of each cuBLAS handle and stream
     stack: Stack = Stack()  # noqa: RUF009 (frozen)
     rates: PublishedRates | None = None  # None: those of its architecture
@@ -230,7 +231,9 @@ def _about(card: Card, values: ValueReader) -> dict[str, Any]:
         "get_device_name": lambda device=None: asked(device, card.name),
         "get_device_capability": lambda device=None: asked(device, card.capability),
         "get_device_properties": lambda device=None: asked(device, properties),
-        "mem_get_info": lambda device=None: asked(device, (card.total_bytes, card.total_bytes)),
+        "mem_get_info": lambda device=None: asked(
+            device, (card.total_bytes - card.context_bytes, card.total_bytes)
+        ),
         "get_arch_list": lambda: ["sm_{}{}".format(*card.capability)],
     }
 

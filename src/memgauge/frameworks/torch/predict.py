@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from memgauge.devices import Device
+from memgauge.devices.context import context
 from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack, parse_version
 from memgauge.errors import UsageError
@@ -65,7 +66,8 @@ def card_of(place: Device, stack: Stack | None = None) -> Card:
         place.compute_capability is None and place.is_nvidia
     ):  # "cuda": what is here, taken for the default card
         place = msgspec.structs.replace(place, compute_capability=card.capability)
-    return replace(card, cublas_bytes=cublas_bytes_of(place, stack))
+    beside = context(place, stack)[0].expected if place.kind == "cuda" else 0
+    return replace(card, context_bytes=beside, cublas_bytes=cublas_bytes_of(place, stack))
 
 
 def installed_stack() -> Stack:
