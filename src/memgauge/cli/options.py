@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from memgauge.arguments import TargetOptions, check_choice
+from memgauge.cli.output import note
 from memgauge.devices.stack import Stack, check_known, check_release, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
@@ -253,6 +254,8 @@ def stack_of(
     stack = stack_here(**given)
     if stack.cuda is not None:
         check_release(stack.torch, stack.cuda)
+    for text in stack.beyond_known():
+        note(f"warning: {text}")
     return stack
 
 
