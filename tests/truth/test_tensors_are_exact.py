@@ -15,6 +15,7 @@ from memgauge.frameworks.torch.cpu_workspace import workspace_bytes
 from memgauge.frameworks.torch.profiled import profiled_run
 from memgauge.frameworks.torch.trace import trace
 from memgauge.records import Peak, Trace
+from memgauge.workload import Workload
 
 # Quick ones of many kinds; benchmarks/accuracy_cpu.py runs all of them.
 EXACT = [
@@ -62,6 +63,25 @@ def test_tensors_at_the_peak_are_exact_to_the_byte(name: str) -> None:
     seen = peak_of(profiled_run(STEPS[name]()))
     assert said.tensor_bytes == seen.tensor_bytes
     assert said.allocated_bytes == pytest.approx(seen.allocated_bytes, rel=0.05)
+
+
+def test_a_step_that_is_guarded_by_a_finite_loss_is_followed_as_it_runs() -> None:
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        loss = model(x).square().mean()
+        if not torch.isfinite(loss) or loss >= float("inf"):
+            return
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(256, 256)
+        return model, torch.optim.AdamW(model.parameters())
+
+    workload = Workload(build=build, batch=lambda: torch.randn(64, 256), step=step)
+    workspace = partial(workspace_bytes, threads=torch.get_num_threads())
+    said, found = peak_of(trace(workload, workspace=workspace)), peak_of(profiled_run(workload, steps=3))
+    assert said.tensor_bytes == found.tensor_bytes
 
 
 def test_categories_of_trace_and_run_agree_though_found_independently() -> None:
