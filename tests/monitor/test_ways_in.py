@@ -81,6 +81,20 @@ with memgauge.Monitor({str(tmp_path / "a.mg")!r}):
     assert said.stdout == "none is left\n"
 
 
+def test_a_program_with_closed_standard_streams_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = f"""
+import memgauge
+with memgauge.Monitor({str(path)!r}):
+    with memgauge.phase("work"): held = bytearray(100 << 20)
+"""
+    subprocess.run(["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code], check=True)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert said.ended == "the program ended the recording"
+    assert (said.phases[0].peak_bytes or 0) > 100 * MIB
+
+
 def test_a_forked_child_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.mg"
     code = f"""

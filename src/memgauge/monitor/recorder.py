@@ -151,8 +151,8 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Begin to record; returns when the sampler is ready."""
-        stop_reader, self._stop = os.pipe()
-        tell_reader, tell_writer = os.pipe()
+        stop_reader, self._stop = _pipe()
+        tell_reader, tell_writer = _pipe()
         config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer, "detach": True}
         try:
             starter = subprocess.Popen(
@@ -222,6 +222,17 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _pipe() -> tuple[int, int]:
+    """Return the ends of a pipe under other numbers than the standard streams', which a program may have closed."""
+    import fcntl
+
+    low = os.pipe()
+    reader, writer = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in low)
+    for end in low:
+        os.close(end)
+    return reader, writer
 
 
 def _until_its_end(errors: IO[bytes]) -> str | None:
