@@ -292,3 +292,18 @@ def test_each_trace_draws_the_same_numbers_and_the_process_goes_on_with_its_own(
     np.random.seed(7)
     assert found[0] == found[1]
     assert drawn() == after
+
+
+def test_state_of_an_optimizer_that_the_step_makes_is_optimizer_state() -> None:
+    def train(
+        model: nn.Module, x: torch.Tensor
+    ) -> None:  # as a Trainer does it: the whole training is one step
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            model(x).sum().backward()
+            optimizer.step()
+
+    workload = Workload(build=lambda: nn.Linear(256, 256), batch=lambda: torch.randn(8, 256), step=train)
+    for device in ("cpu", "nvidia-a100-40gb"):
+        held = memgauge.estimate(workload, device=device).at_peak.categories
+        assert held["optimizer_state"] >= 2 * 256 * 257 * 4, (device, held)

@@ -60,7 +60,7 @@ class Runner:
 
     def _mark_roles(self, step_ended: bool = False) -> None:
         roles: dict[int, tuple[int, Category, str]] = {}
-        for tensor, category, layer in tensors_of_roles(self.objects):
+        for tensor, category, layer in tensors_of_roles(self.scopes.and_optimizers(self.objects)):
             for storage in storages(tensor):
                 if storage.nbytes():
                     roles.setdefault(storage.data_ptr(), (storage.nbytes(), category, layer))

@@ -10,6 +10,7 @@ the number was taken is found by bisection.
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,6 +78,7 @@ class Scopes:
         self._sequence: list[int] = [0]
         self._layer_of_sequence: list[str] = [""]
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._stepped: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._exit = ExitStack()
 
     # -- what is asked of it ------------------------------------------------------------------
@@ -145,7 +147,14 @@ class Scopes:
                 self._shapes[path] = shape
         self._mark_layer()
 
-    def _step_begins(self, *_: object) -> None:
+    def and_optimizers(self, objects: Any) -> tuple[Any, ...]:
+        """Return the built objects, and the optimizers that have stepped: some are made within a step."""
+        objects = as_tuple(objects)
+        stepped = (reference() for reference in self._stepped.values())
+        return (*objects, *(o for o in stepped if o is not None and not any(o is known for known in objects)))
+
+    def _step_begins(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._stepped[id(optimizer)] = weakref.ref(optimizer)
         self._before_optimizer.append(self._switch(OPTIMIZER))
 
     def _step_ends(self, *_: object) -> None:

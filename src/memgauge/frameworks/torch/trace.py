@@ -218,7 +218,7 @@ class _Tracer:
 
     def _settle(self) -> None:
         roles: dict[int, tuple[Category, str]] = {}
-        for tensor, category, layer in tensors_of_roles(self._objects):
+        for tensor, category, layer in tensors_of_roles(self.scopes.and_optimizers(self._objects)):
             for storage in storages(tensor):
                 roles.setdefault(storage._cdata, (category, layer))
         self.ledger.settle(roles)
