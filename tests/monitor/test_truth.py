@@ -7,6 +7,7 @@ import mmap
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,24 @@ memgauge.mark("epoch", 3)
     assert (one.value, two.value) == ("1", "2")
     assert 200 * MIB < (one.peak_bytes or 0) == phases["big"].peak_bytes
     assert 100 * MIB < (two.peak_bytes or 0) < 140 * MIB
+
+
+def test_shared_memory_is_read_soon_after_the_tree_has_grown(tmp_path: Path) -> None:
+    code = """
+import mmap, time
+for _ in range(6):
+    held = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    time.sleep(0.4)
+    held.close()
+    time.sleep(0.4)
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path).end()[0] == 0
+    with RunFile(path) as run:
+        times = Sums(run, "pss_bytes", "slow").times_us
+        highest = next(p for p in summarise(run).peaks if p.name == "tree, sum of PSS")
+    assert highest.bytes > 100 * MIB
+    assert min(b - a for a, b in pairwise(times[1:])) < 900_000  # the slow lane alone reads once in a second
 
 
 LAST = """

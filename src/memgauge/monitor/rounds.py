@@ -99,6 +99,9 @@ class Rounds:
         self._devices.read_medium()
         self._times["medium"].append(now_us)
         self._peaks.read_changed(now_us)
+        if self._processes.shares_are_behind():
+            _, _, medium, slow = self.paces
+            slow.due_ns = medium.due_ns  # at once, and in step with the others
 
     def _read_slow(self, now_us: int) -> None:
         self._tree.look_through_table()
