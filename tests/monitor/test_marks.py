@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from jobs import Job
 
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
+from memgauge.monitor.calling import Link
 from memgauge.storage import RunFile
 from memgauge.units import MIB
 
@@ -122,3 +125,29 @@ mark("said", said + len(heard))
     with RunFile(path) as run:
         promised = int(next(m.value or 0 for m in run.marks if m.name == "said"))
     assert said.marks + said.marks_lost == promised + 2  # those two
+
+
+def test_a_python_without_ctypes_is_recorded_all_the_same(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["ctypes"] = None
+import memgauge
+with memgauge.phase("work"): held = bytearray(100 << 20)
+"""
+    (work,) = recorded(code, tmp_path / "a.mg").phases
+    assert (work.count, work.peak_kind == "exact") == (1, False)
+
+
+def test_what_was_sent_at_the_end_is_not_counted_as_lost() -> None:
+    link = Link()
+    link.socket, other = socket.socketpair()
+    with other:
+        link.socket.setblocking(False)
+        while not link._pending:
+            link.send("mark", '"x",null', "null", None)
+        reading = threading.Thread(target=lambda: [None for _ in iter(lambda: other.recv(65536), b"")])
+        reading.start()
+        link.finish()
+        link.lose()
+        reading.join()
+    assert link._lost == 0

@@ -27,6 +27,11 @@ class Band(msgspec.Struct, frozen=True, kw_only=True):
     end_facts: dict[str, Any]
 
 
+def titled(said: Mark | Band) -> str:
+    """Return what a phase or a mark is called, with its value if it has one."""
+    return said.name if said.value is None else f"{said.name} {said.value}"
+
+
 def bands(marks: Iterable[Mark], end_us: int) -> list[Band]:
     """Return the phases of a run, each begin with its end; what never ended lasts until the run's end."""
     open_by_pid: dict[int, list[Mark]] = {}

@@ -118,8 +118,10 @@ class Link:
         right, _, group = os.fsdecode(answer).partition(" ")
         try:
             self._peaks = OwnPeaks(right == "owner", group)
-        except OSError:
+        except (ImportError, OSError):  # a Python without ctypes, or a kernel that does not let us
             self._peaks = OwnPeaks(False, "")
+        if sampler != self.sampler:
+            self._lost = 0  # what another recording missed is not this one's
         self.socket, self.sampler = link, sampler
         return True
 
@@ -175,7 +177,8 @@ class Link:
             self.socket.settimeout(_ANSWER_S)
             self.socket.sendall(self._pending)
         except OSError:
-            pass
+            return
+        self._pending = bytearray()
 
     def lose(self) -> None:
         """Forget the connection; the sampler is gone."""

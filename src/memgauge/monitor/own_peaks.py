@@ -23,6 +23,7 @@ class OwnPeaks:
         group: File of the control group's peak, if that may be set back too.
 
     Raises:
+        ImportError: This Python has no ctypes.
         OSError: The kernel does not let us.
     """
 

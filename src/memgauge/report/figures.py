@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from memgauge.explain.bands import Band
+from memgauge.explain.bands import Band, titled
 from memgauge.explain.recorded import LARGEST
 from memgauge.report.curves import Curve, numpy
 from memgauge.report.panels import Panel, RunCurves, device_panels, panels, title_of
@@ -151,11 +151,8 @@ def _band_titles(bands: Iterable[Band], span_s: float) -> Iterator[dict[str, Any
         span_s: What all bands lie in.
     """
 
-    def title(band: Band) -> str:
-        return band.name if band.value is None else f"{band.name} {band.value}"
-
     def width_s(band: Band) -> float:
-        return _LETTER * span_s * min(len(title(band)), _LONGEST_TITLE)
+        return _LETTER * span_s * min(len(titled(band)), _LONGEST_TITLE)
 
     wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)][:_MOST_TITLES]
     row_ends = [-math.inf] * _TITLE_ROWS
@@ -164,7 +161,7 @@ def _band_titles(bands: Iterable[Band], span_s: float) -> Iterator[dict[str, Any
         row = next((row for row, end in enumerate(row_ends) if end <= begin), None)
         if row is not None:
             row_ends[row] = begin + width_s(band) + _LETTER * span_s
-            yield _note(begin, 1.0, title(band), 16 + 12 * row)
+            yield _note(begin, 1.0, titled(band), 16 + 12 * row)
 
 
 def _draw_marks(marks: Sequence[Any], shapes: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
@@ -182,8 +179,7 @@ def _draw_marks(marks: Sequence[Any], shapes: list[dict[str, Any]], notes: list[
         )
         if all(abs(mark.time_us - other) >= room for other in named):
             named.append(mark.time_us)
-            title = mark.name if mark.value is None else f"{mark.name} {mark.value}"
-            notes.append({**_note(x, 0.0, title), "textangle": -90})
+            notes.append({**_note(x, 0.0, titled(mark)), "textangle": -90})
 
 
 def _note(x: float, y: float, title: str, above: int = 0) -> dict[str, Any]:

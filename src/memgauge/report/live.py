@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memgauge.columns import MISSING
-from memgauge.explain.bands import Band, bands
+from memgauge.explain.bands import bands, titled
 from memgauge.explain.recording import how_it_ended
 from memgauge.report.tables import grid, plain, short_command
-from memgauge.storage import Mark, RunFile
+from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_duration
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -111,8 +111,8 @@ class Live:
         stacks: dict[int, list[str]] = {}
         for band in bands(self.run.marks, self.run.last_us()):
             if not band.is_finished:
-                stacks.setdefault(band.pid, []).append(_title(band))
-        latest = next((_title(mark) for mark in reversed(self.run.marks) if mark.kind == "mark"), "")
+                stacks.setdefault(band.pid, []).append(titled(band))
+        latest = next((titled(mark) for mark in reversed(self.run.marks) if mark.kind == "mark"), "")
         return ", ".join(" › ".join(stack) for stack in list(stacks.values())[:3]) or latest
 
     def _count(self) -> str:
@@ -174,7 +174,3 @@ def _rate(points: tuple[list[int], list[int]] | None) -> float | None:
     times, values = points[0][-10:], points[1][-10:]
     span = times[len(values) - 1] - times[0]
     return (values[-1] - values[0]) * 1e6 / span if span > 0 and MISSING not in values else None
-
-
-def _title(said: Mark | Band) -> str:
-    return said.name if said.value is None else f"{said.name} {said.value}"

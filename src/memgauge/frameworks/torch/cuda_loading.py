@@ -11,9 +11,11 @@ from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
 from memgauge.frameworks.torch.cuda_tensor import place_of
 from memgauge.frameworks.torch.patches import Patches
-from memgauge.frameworks.torch.phantom import KNOWN_INTEGERS
 from memgauge.frameworks.torch.shapes import contiguous
 from memgauge.frameworks.torch.values import user_line
+
+# Storages of so little keep what the file has in them: programs read counters, masks and tables back.
+_KEPT_BYTES = 2**20
 
 
 def patch_loading(patches: Patches, mode: CudaPhantomMode) -> None:
@@ -31,7 +33,7 @@ def _restored(mode: CudaPhantomMode, real: Callable[..., Any]) -> Callable[..., 
             return real(storage, location)
         with mode.placement.at(True):
             # Files of before torch 1.6 fill the storage afterwards.
-            if storage.nbytes() <= KNOWN_INTEGERS or getattr(storage, "_torch_load_uninitialized", False):
+            if storage.nbytes() <= _KEPT_BYTES or getattr(storage, "_torch_load_uninitialized", False):
                 mode.adopt(torch.empty(0, dtype=torch.uint8).set_(storage))
                 return storage
             return mode.make(contiguous((storage.nbytes(),), torch.uint8)).untyped_storage()
