@@ -588,6 +588,31 @@ def physics_informed() -> Workload:
     return Workload(build=build, batch=batch, step=step)
 
 
+def quasi_newton() -> Workload:
+    """A regression by L-BFGS with a line search: the history grows by a pair in each of its iterations."""
+
+    def build():
+        model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256))
+        search = {"line_search_fn": "strong_wolfe", "max_iter": 10, "max_eval": 20}
+        return model, torch.optim.LBFGS(model.parameters(), **search)
+
+    def batch():
+        return torch.randn(128, 256), torch.randn(128, 256)
+
+    def step(model, optimizer, batch):
+        x, y = batch
+
+        def closure():
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    return Workload(build=build, batch=batch, step=step)
+
+
 def neural_ode() -> Workload:
     """An ordinary differential equation with a learned right side, Runge-Kutta steps unrolled."""
 
@@ -973,6 +998,7 @@ STEPS = (
     sparse_adjacency,
     recommender,
     physics_informed,
+    quasi_newton,
     neural_ode,
     gaussian_process,
     second_order,

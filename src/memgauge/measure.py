@@ -176,7 +176,10 @@ def run_child(job: Job, record: str | Path | None = None) -> tuple[Result, str]:
 def _highest(run: RunFile) -> int:
     """Return the highest resident size within phases; a run that was killed could not tell its own."""
     samples = ProcessSamples(run)
-    seen = [samples.highest(b.pid, b.begin_us, b.end_us) or 0 for b in bands(run.marks, run.last_us())]
+    seen = [
+        samples.highest(b.pid, b.begin_us, b.end_us) or 0
+        for b in bands(run.marks, run.last_us(), run.processes)
+    ]
     return max([0, *seen, *(p.bytes for p in run.peaks if p.metric == "rss_bytes" and p.phase is not None)])
 
 

@@ -189,6 +189,11 @@ def is_machinery(filename: str) -> bool:
     return Path(sysconfig.get_paths()["stdlib"]) in path.parents and not is_installed(filename)
 
 
+def is_own(filename: str) -> bool:
+    """Return whether a file is memgauge's."""
+    return _PACKAGE in Path(filename).parents
+
+
 def is_installed(filename: str) -> bool:
     """Return whether a file belongs to an installed package, not to the user's own code."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(filename).parts)
@@ -201,6 +206,7 @@ __all__ = [
     "functions_of_file",
     "is_installed",
     "is_machinery",
+    "is_own",
     "load_file",
     "load_module",
     "user_traceback",

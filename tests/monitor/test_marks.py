@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
-from jobs import Job
+from jobs import Job, memgauge
 
+import memgauge as mg
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
+from memgauge.monitor import calling
 from memgauge.monitor.calling import Link
+from memgauge.monitor.listening import Listener
 from memgauge.storage import RunFile
 from memgauge.units import MIB
 
@@ -151,3 +157,43 @@ def test_what_was_sent_at_the_end_is_not_counted_as_lost() -> None:
         link.lose()
         reading.join()
     assert link._lost == 0
+
+
+def test_what_was_dropped_at_the_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "_PENDING", 10_000)
+    listener = Listener(None, {os.getuid()})
+    link = Link()
+    monkeypatch.setenv(calling.ENVIRONMENT, listener.address)
+    answering = threading.Thread(target=answer, args=(listener,))
+    answering.start()
+    assert link.find(())
+    answering.join()
+    for _ in range(20_000):  # nobody takes them in meanwhile
+        link.send("mark", '"x",null', "null", None)
+    ending = threading.Thread(target=link.finish)
+    ending.start()
+    heard = 0
+    while ending.is_alive():
+        heard += len(listener.drain())
+    link.lose()
+    heard += len(listener.drain())
+    listener.close()
+    assert 0 < listener.lost < 20_000
+    assert heard + listener.lost == 20_000
+
+
+def answer(listener: Listener) -> None:
+    while not listener.is_used():
+        listener.accept(lambda pid: "reader")
+
+
+@pytest.mark.parametrize("starter", ["as the command", "as a child"])
+def test_marks_of_a_process_with_a_cleaned_environment_are_heard(tmp_path: Path, starter: str) -> None:
+    path = tmp_path / "a.mg"
+    code = "import memgauge\nfor n in range(30):\n    memgauge.mark('step', n)"
+    cleaned = ["env", "-i", f"PYTHONPATH={Path(mg.__file__).parents[1]}", sys.executable, "-c", code]
+    if starter == "as a child":
+        cleaned = [sys.executable, "-c", f"import subprocess; subprocess.run({cleaned!r}, check=True)"]
+    subprocess.run([*memgauge("monitor", "-q", "-o", str(path)), "--", *cleaned], check=True)
+    with RunFile(path) as run:
+        assert [m.value for m in run.marks] == [str(n) for n in range(30)]

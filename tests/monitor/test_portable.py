@@ -12,7 +12,7 @@ import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values
 
 import memgauge as mg
-from memgauge.explain.recording import is_growing, summarise
+from memgauge.explain.recording import how_it_ended, summarise
 from memgauge.monitor import system
 from memgauge.storage import RunFile
 
@@ -42,7 +42,7 @@ sys.exit(7)
         job.heard()
         more_ticks(path, job)
         with RunFile(path) as run:
-            assert is_growing(run)
+            assert how_it_ended(run)[0] == "recording"
             levels.append(values(run, "rss_bytes")[-1][1])
         job.go()
     code_, _, err = job.end()

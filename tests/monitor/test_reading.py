@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
+import os
 import re
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from array import array
 from pathlib import Path
 
@@ -281,6 +285,52 @@ def test_phases_that_overlap_are_on_tracks_of_their_own_in_a_trace_for_perfetto(
     }
 
 
+def test_a_span_has_the_phases_that_overlap_it_whole_or_cut_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"duration_us": 9_000_000})
+    seconds = {
+        "before": (0, 1),
+        "into": (0, 3),
+        "across": (1, 7),
+        "out": (4, 8),
+        "after": (6, 8),
+        "open": (1, 0),
+    }
+    spans = {name: number for number, name in enumerate(seconds)}
+    told = [(b, "begin", n) for n, (b, _) in seconds.items()] + [
+        (e, "end", n) for n, (_, e) in seconds.items() if e
+    ]
+    for second, kind, name in sorted(told):
+        writer.add_mark(second * 10**6, 7, kind, name, None, {"span": spans[name]})
+    column = writer.lane("fast").column(writer.add_series("fast", "system_used_bytes", "x"))
+    column.extend([1, 1])
+    writer.lane("fast").times_us.extend([0, 9_000_000])
+    writer.close()
+    events = json.loads(run("export", str(path), "-f", "perfetto", "--range", "2s..5s"))["traceEvents"]
+    found = {
+        e["name"]: (e["ts"] // 10**6, e["dur"] // 10**6, e["args"].get("whole_us"))
+        for e in events
+        if e["ph"] == "X"
+    }
+    assert found == {
+        "into": (2, 1, 3_000_000),
+        "across": (2, 3, 6_000_000),
+        "out": (4, 1, 4_000_000),
+        "open": (2, 3, 8_000_000),
+    }
+    rows = [
+        json.loads(line) for line in run("export", str(path), "-f", "jsonl", "--range", "2s..5s").splitlines()
+    ]
+    marks = sorted((r["name"], r["time_ns"] // 10**9) for r in rows if "mark" in r)
+    assert marks == sorted((n, t) for n in found for t in seconds[n][: 1 if n == "open" else 2])
+    with RunFile(path) as kept:
+        figure = timeline(RunCurves(kept, 2_000_000, 5_000_000))
+    titles = {a.text: a.x for a in figure.layout.annotations if a.text in seconds}
+    assert {name: titles[name] for name in ("into", "across", "open")} == dict.fromkeys(
+        ("into", "across", "open"), 2
+    )
+
+
 def test_the_phases_that_are_open_now_are_shown_whichever_ended_first(tmp_path: Path) -> None:
     code = """
 import memgauge
@@ -313,6 +363,24 @@ def test_live_without_a_terminal_leaves_the_commands_output_alone(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "5\n"
     assert "resident" in done.stderr
+
+
+@pytest.mark.parametrize(("lines", "first"), [(50, 42), (15, 7), (6, 4)])
+def test_live_takes_the_last_lines_of_a_terminal_of_any_size(tmp_path: Path, lines: int, first: int) -> None:
+    command = [*memgauge("monitor", "--live", "-q", "-o", str(tmp_path / "a.mg"), "--"), "sleep", "1"]
+    outer, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 100, 0, 0))
+    job = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner)
+    os.close(inner)
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal's other end is closed: all have ended
+        while piece := os.read(outer, 65536):
+            said += piece
+    os.close(outer)
+    assert job.wait() == 0
+    assert set(re.findall(rb"\x1b\[1;(\d+)r", said)) == {b"%d" % (first - 1)}  # the lines that scroll
+    drawn = {int(line) for line in re.findall(rb"\x1b\[(\d+);1H", said)}
+    assert drawn == set(range(first, lines + 1))
 
 
 def test_an_estimate_is_kept_beside_and_set_against_the_recording(tmp_path: Path) -> None:

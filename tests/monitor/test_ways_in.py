@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values
 
 import memgauge as mg
+from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
 from memgauge.monitor import marks
 from memgauge.monitor.calling import ENVIRONMENT
@@ -148,8 +151,18 @@ def test_marks_arrive_from_every_process_of_the_tree(tmp_path: Path) -> None:
     ],
 )
 def test_examples_run_and_their_phases_are_recorded(tmp_path: Path, example: str, phases: set[str]) -> None:
+    said = recorded_with_libraries(EXAMPLES / example, tmp_path)
+    by_name = {p.name: p for p in said.phases}
+    assert phases <= set(by_name)
+    assert by_name["train"].count in (2, 3)
+    assert {p.peak_kind for p in said.phases} == {"exact"}
+    assert all(p.unfinished == 0 for p in said.phases)
+
+
+def recorded_with_libraries(script: Path, tmp_path: Path) -> Recording:
+    """Return the recording of a script that imports Lightning, transformers or Keras."""
     path = tmp_path / "a.mg"
-    command = [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, str(EXAMPLES / example)]
+    command = [*memgauge("monitor", "-q", "-o", str(path), "--"), sys.executable, str(script)]
     # A torchvision made for another build of torch cannot be imported; both libraries try to.
     (tmp_path / "sitecustomize.py").write_text(
         "try:\n    from memgauge.frameworks.torch.torchvision_compat import import_torchvision\n"
@@ -165,12 +178,126 @@ def test_examples_run_and_their_phases_are_recorded(tmp_path: Path, example: str
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with RunFile(path) as run:
-        said = summarise(run)
-    by_name = {p.name: p for p in said.phases}
-    assert phases <= set(by_name)
-    assert by_name["train"].count in (2, 3)
+        return summarise(run)
+
+
+# Each stops in the midst of a step of its second epoch, goes on with something else, and begins again.
+LIGHTNING = """
+import lightning, memgauge, torch
+from memgauge.callbacks.lightning import MemoryPhases
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.stops = True
+    def training_step(self, batch, number):
+        if self.stops and self.current_epoch == 1 and number == 1: raise KeyboardInterrupt
+        return self.layer(batch[0]).sum()
+    def predict_step(self, batch): return self.layer(batch[0])
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters())
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(8, 4)), batch_size=2)
+callback, model = MemoryPhases(steps=True), Model()
+def trainer():
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], **off)
+try: trainer().fit(model, data)
+except BaseException: pass
+with memgauge.phase("afterwards"): pass
+model.stops = False
+trainer().fit(model, data)
+trainer().predict(model, data)
+"""
+KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, memgauge, numpy
+from memgauge.callbacks.keras import MemoryPhases
+class Stop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None): self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == 1 and batch == 1: raise KeyboardInterrupt
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = numpy.zeros((8, 4), "float32")
+callback = MemoryPhases(steps=True)
+def fit(*others): model.fit(x, x[:, :1], batch_size=2, epochs=2, verbose=0, callbacks=[callback, *others])
+for again in (fit, lambda: model.evaluate(x, x[:, :1], verbose=0, callbacks=[callback])):
+    try: fit(Stop())
+    except KeyboardInterrupt: memgauge.mark("stopped")
+    again()
+"""
+TRANSFORMERS = """
+import memgauge, tempfile, torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from memgauge.callbacks.transformers import MemoryPhases
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, x): return {"loss": self.layer(x).sum()}
+class Stop(TrainerCallback):
+    stops = True
+    def on_step_begin(self, args, state, control, **others):
+        if self.stops and state.global_step == 5: raise KeyboardInterrupt
+rows, stop = [{"x": torch.zeros(4)}] * 8, Stop()
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        folder, num_train_epochs=2, per_device_train_batch_size=2, save_strategy="no", report_to=[],
+        use_cpu=True, disable_tqdm=True, remove_unused_columns=False,
+    )
+    callbacks = [MemoryPhases(steps=True), stop]
+    trainer = Trainer(Model(), arguments, train_dataset=rows, callbacks=callbacks)
+    try: trainer.train()
+    except KeyboardInterrupt: pass
+    stop.stops = False
+    trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "trained"),
+    [(LIGHTNING, "0 1 0 1"), (KERAS, "0 1 0 1 0 1"), (TRANSFORMERS, "0 1 0 1")],
+    ids=["lightning", "keras", "transformers"],
+)
+def test_what_an_exception_left_open_ends_and_lies_across_nothing(
+    tmp_path: Path, code: str, trained: str
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(code)
+    said = recorded_with_libraries(script, tmp_path)
+    assert {p.name for p in said.phases if p.unfinished} == set()
     assert {p.peak_kind for p in said.phases} == {"exact"}
-    assert all(p.unfinished == 0 for p in said.phases)
+    by_name = {p.name: p.each for p in said.phases}
+    assert [span.value for span in by_name["train"]] == trained.split()
+    others = [*by_name["train"], *by_name.get("afterwards", ()), *by_name.get("predict", ())]
+    in_order = sorted([*others, *by_name.get("validate", ())], key=lambda span: span.begin_us)
+    assert all(one.end_us <= next_.begin_us for one, next_ in pairwise(in_order))
+    if code is LIGHTNING:
+        assert len(by_name["predict"]) == 1
+
+
+def test_phases_that_have_not_ended_are_said_to_in_the_tables(tmp_path: Path) -> None:
+    code = """
+import memgauge
+with memgauge.phase("train", 0): pass
+for phase in memgauge.phase("train", 1), memgauge.phase("step"): phase.__enter__()
+with memgauge.phase("whole"): pass
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q").end()[0] == 0
+    text = subprocess.run(memgauge("show", str(path)), capture_output=True, text=True, check=True).stdout
+    page = tmp_path / "a.html"
+    subprocess.run(memgauge("report", str(path), "-o", str(page)), check=True, capture_output=True)
+    assert re.findall(r">([a-z]+[^<>]* \((?:1 )?not ended\))<", page.read_text()) == [
+        "train (1 not ended)",
+        "train 1 (not ended)",
+        "step (not ended)",
+    ]
+    found = re.findall(r"^ *(\w+)  \((.*not ended)\)", text, re.MULTILINE)
+    assert found == [("train", "1 not ended"), ("1", "not ended"), ("step", "not ended")]
+    with RunFile(path) as run:
+        train = next(p for p in summarise(run).phases if p.name == "train")
+    assert [span.is_finished for span in train.each] == [True, False]
 
 
 def test_a_users_file_with_the_name_of_a_module_does_not_reach_the_sampler(tmp_path: Path) -> None:
@@ -273,3 +400,20 @@ def test_another_recordings_own_sampler_is_recorded_where_it_is_the_one_given(tm
     until(second, ticks, other)
     job.go()
     assert job.end()[0] == one.wait(timeout=60) == other.wait(timeout=60) == 0
+
+
+def test_a_thread_is_no_process_to_attach_to(tmp_path: Path) -> None:
+    code = """
+import threading
+threading.Thread(target=wait, daemon=True).start()
+say(next(t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()))
+wait()
+"""
+    job = Job(code, tmp_path / "a.mg", wrap=False)
+    thread = job.heard()
+    command = memgauge("monitor", "-o", str(tmp_path / "a.mg"), "--pid", thread)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    pid = job.process.pid
+    assert done.stderr == f"memgauge: {thread} is a thread of process {pid}; record that one: --pid {pid}\n"
+    assert not (tmp_path / "a.mg").exists()

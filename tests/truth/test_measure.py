@@ -53,6 +53,21 @@ def test_a_run_is_measured_and_compares_exactly_with_its_estimate(tmp_path: Path
     assert compare(said, seen) is not None
 
 
+def test_layers_that_return_jagged_tensors_have_a_shape_that_can_be_written(tmp_path: Path) -> None:
+    step = """
+    def step(model, optimizer, x):
+        rows = torch.nested.nested_tensor([x, x[:3]], layout=torch.jagged)
+        optimizer.zero_grad()
+        model(rows).values().sum().backward()
+        optimizer.step()
+"""
+    name = target(tmp_path, step)
+    found, said = measure(name, steps=1), estimate(name, steps=1)
+    assert found.peak.tensor_bytes == pytest.approx(said.peak.tensor_bytes, abs=128)  # offsets
+    assert [layer.output_shape for layer in found.layers] == [layer.output_shape for layer in said.layers]
+    assert (16 + 3, 256) in [layer.output_shape for layer in found.layers]
+
+
 def test_resident_memory_is_the_exact_peak_of_the_bare_run(tmp_path: Path) -> None:
     step = """
     def step(model, optimizer, x):

@@ -38,6 +38,7 @@ EXACT = [
     "complex_network",
     "message_passing",
     "wasserstein_gan",
+    "quasi_newton",
     "deep_q_learning",
     "best_weights_kept",
     "checkpoints_on_disk",

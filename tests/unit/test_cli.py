@@ -165,10 +165,9 @@ def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
     [
         (["estimate", "zoo:mlp", "--device", "nvidia-t5"], "unknown device 'nvidia-t5' (nearest: nvidia-t4"),
         (
-            ["estimate", "zoo:mlp", "--device", "RTX 3090"],
-            "unknown device 'RTX 3090' (nearest: nvidia-rtx-3090",
+            ["estimate", "zoo:mlp", "--device", "RTX 3090 Ti"],
+            "unknown device 'RTX 3090 Ti' (nearest: nvidia-rtx-3090",
         ),
-        (["estimate", "zoo:mlp", "--device", "T4"], "unknown device 'T4' (nearest: nvidia-t4)"),
         (["estimate", "zoo:mlp", "--device", "nvidia-a100"], "(nearest: nvidia-a100-40gb, nvidia-a100-80gb"),
         (["measure", "zoo:mlp", "--device", "gpu"], "unknown device 'gpu'"),
         (["measure", "zoo:mlp", "--device", "nvidia-t4"], "cannot be measured here"),

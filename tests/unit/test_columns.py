@@ -16,19 +16,22 @@ VALUES = st.lists(st.integers(min_value=MISSING, max_value=2**62), min_size=1, m
 @given(
     st.lists(st.integers(min_value=0, max_value=2**60), max_size=40).map(sorted),
     st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 100), VALUES), max_size=6),
+    st.booleans(),
 )
-def test_what_goes_in_comes_out(times: list[int], columns: list[tuple[int, int, list[int]]]) -> None:
+def test_what_goes_in_comes_out(
+    times: list[int], columns: list[tuple[int, int, list[int]]], deflated: bool
+) -> None:
     kept = tuple(Column(s, first, array("q", values)) for s, first, values in columns)
-    assert unpack(pack(times, kept)) == (array("q", times), kept)
+    assert unpack(pack(times, kept, deflated=deflated)) == (array("q", times), kept)
 
 
 def test_an_empty_column_is_left_out() -> None:
     assert unpack(pack([1, 2], [Column(7, 0, array("q"))])).columns == ()
 
 
-@given(st.data())
-def test_damage_is_noticed(data: st.DataObject) -> None:
-    blob = pack(range(0, 100_000, 1000), [Column(1, 0, array("q", range(100)))])
+@given(st.data(), st.booleans())
+def test_damage_is_noticed(data: st.DataObject, deflated: bool) -> None:
+    blob = pack(range(0, 100_000, 1000), [Column(1, 0, array("q", range(100)))], deflated=deflated)
     cut = data.draw(st.integers(0, len(blob) - 1))
     with pytest.raises(ValueError, match="damaged"):
         unpack(blob[:cut])

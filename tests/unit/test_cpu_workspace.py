@@ -296,11 +296,23 @@ def test_embedding_bag_backward(mode: int, sparse: bool, count: int, bags: int, 
     BF16_INSTRUCTIONS or NO_AVX512,
     reason="the processor has bfloat16 instructions, or oneDNN is not asked",
 )
-def test_bfloat16_products() -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_bfloat16_products(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check_bfloat16_products()
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_bfloat16_products() -> None:
     a, b = image(128, 33, dtype=BF16), image(33, 50, dtype=BF16)
     check(aten.mm.default, a, b)
     check(aten.addmm.default, torch.zeros(50, dtype=BF16), a, b)
     check(aten.bmm.default, image(8, 12, 16, dtype=BF16), image(8, 16, 20, dtype=BF16))
+    check(aten.bmm.default, image(2, 12, 33, dtype=BF16), image(2, 33, 200, dtype=BF16))
+    check(aten.mm.default, image(3, 64, dtype=BF16), image(64, 50, dtype=BF16))
     check(aten.mm.default, image(4, 4, dtype=BF16), image(4, 4, dtype=BF16))
 
 

@@ -29,6 +29,33 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("T4", "nvidia-t4"),
+        ("rtx3090", "nvidia-rtx-3090"),
+        ("NVIDIA GeForce RTX 2080 Ti", "nvidia-rtx-2080-ti"),
+        ("RTX 3060 12GB", "nvidia-rtx-3060"),
+        ("NVIDIA A100-SXM4-40GB", "nvidia-a100-40gb"),
+        ("Tesla V100-SXM2-32GB", "nvidia-v100-32gb"),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"),
+        ("H100", "nvidia-h100-80gb"),
+        ("RTX A6000", "nvidia-a6000"),
+        ("AMD Instinct MI300X", "amd-mi300x"),
+    ],
+)
+def test_a_card_goes_by_what_people_and_its_driver_call_it(said: str, name: str) -> None:
+    assert devices.find(said).name == name
+
+
+@pytest.mark.parametrize(
+    "said", ["A100", "RTX 3090 Ti", "RTX 4090 Laptop GPU", "RTX 3060 8GB", "H100 PCIe", "L40", "gpu", "", " "]
+)
+def test_what_could_be_another_card_is_refused(said: str) -> None:
+    with pytest.raises(UsageError, match="unknown device"):
+        devices.find(said)
+
+
 def test_every_figure_has_a_source_and_a_known_grade() -> None:
     for device in devices.gpus():
         assert device.source and device.architecture and device.multiprocessors, device.name

@@ -100,6 +100,13 @@ def test_pools_of_a_programs_own_are_refused_by_name() -> None:
         lambda: torch.cuda.set_device(1),
         lambda: torch.cuda.device("cuda:1"),
         lambda: torch.cuda.get_device_properties(1),
+        lambda: torch.cuda.max_memory_allocated(1),
+        lambda: torch.cuda.memory.memory_reserved("cuda:1"),
+        lambda: torch.cuda.synchronize(device=1),
+        lambda: torch.cuda.Stream(device=1),
+        lambda: torch.cuda.current_stream("cuda:1"),
+        lambda: torch.cuda.get_rng_state("cuda:1"),
+        lambda: torch.Generator("cuda:1"),
     ],
 )
 def test_a_second_card_is_refused_by_its_name(asks: Any) -> None:
@@ -307,3 +314,21 @@ def test_state_of_an_optimizer_that_the_step_makes_is_optimizer_state() -> None:
     for device in ("cpu", "nvidia-a100-40gb"):
         held = memgauge.estimate(workload, device=device).at_peak.categories
         assert held["optimizer_state"] >= 2 * 256 * 257 * 4, (device, held)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_averaged_weights_have_their_batch_norm_updated(device: str) -> None:
+    def build() -> tuple[Any, ...]:
+        model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        return model, averaged, torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(model: nn.Module, averaged: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        averaged.update_parameters(model)
+        torch.optim.swa_utils.update_bn([x], averaged)
+
+    workload = Workload(build=build, batch=lambda: torch.randn(8, 64), step=step)
+    assert not trace(workload, device=device).assumptions

@@ -73,6 +73,20 @@ def test_a_compiled_function_of_the_step_is_named(device: str) -> None:
     assert any("torch.compile (double)" in note for note in result.unmodelled)
 
 
+@pytest.mark.parametrize("device", TARGETS)
+def test_a_compiled_step_is_named_and_so_is_what_it_calls(device: str) -> None:
+    @torch.compile
+    def double(x: Any) -> Any:
+        return x * 2
+
+    @torch.compile
+    def step(model: Any, x: Any) -> Any:
+        return double(model(x))
+
+    notes = traced(step, device=device).unmodelled
+    assert all(any(f"torch.compile ({name})" in note for note in notes) for name in ("step", "double"))
+
+
 def test_nothing_is_named_where_nothing_is_compiled() -> None:
     assert not traced(call).unmodelled
 
@@ -84,6 +98,18 @@ def test_a_higher_order_operator_is_named_with_the_users_line(device: str) -> No
     def step(model: Any, x: Any) -> Any:
         q = torch.randn(1, 1, 128, 16, device=x.device)
         return flex_attention.flex_attention(q, q, q)
+
+    with pytest.raises(UnsupportedError, match=r"flex_attention at .*test_not_eager\.py:\d+"):
+        traced(step, device=device)
+
+
+@pytest.mark.parametrize("device", TARGETS)
+def test_flex_attention_is_named_where_it_is_trained_with_a_score_of_ones_own(device: str) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def step(model: Any, x: Any) -> None:
+        q = model(x)[None, None]
+        flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j)).sum().backward()
 
     with pytest.raises(UnsupportedError, match=r"flex_attention at .*test_not_eager\.py:\d+"):
         traced(step, device=device)
@@ -124,3 +150,44 @@ def test_torch_compile_is_put_back() -> None:
     before = torch.compile
     traced(call)
     assert torch.compile is before
+
+
+def strided(model: Any, x: Any) -> Any:
+    return model(torch.nested.nested_tensor([x, x[:1]])).to_padded_tensor(0.0)
+
+
+def jagged(model: Any, x: Any) -> Any:
+    return model(torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)).values()
+
+
+def jagged_and_moved(model: Any, x: Any) -> Any:
+    rows = torch.zeros(2, 4, device="cpu")
+    return model(torch.nested.nested_tensor([rows, rows[:1]], layout=torch.jagged).to(x.device)).values()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("device", "step"),
+    [("cpu", strided), ("cuda", strided), ("cuda", jagged), ("cuda", jagged_and_moved)],
+)
+def test_nested_tensors_are_named_with_the_users_line(device: str, step: Callable[..., Any]) -> None:
+    # A trace that follows jagged ones on CUDA aborts the interpreter: no exception of Python's.
+    with pytest.raises(UnsupportedError, match=r"test_not_eager\.py:\d+: nested tensors"):
+        traced(step, device=device)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("device", TARGETS)
+def test_the_nested_tensors_of_an_encoder_come_with_how_to_leave_them_out(device: str) -> None:
+    def build(**options: Any) -> Any:
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        return nn.TransformerEncoder(layer, 1, **options).eval()
+
+    def step(model: Any, x: Any) -> Any:
+        padded = torch.tensor([[False, True]], device=x.device)
+        with torch.no_grad():
+            return model(x[None], src_key_padding_mask=padded)
+
+    with pytest.raises(UnsupportedError, match=r"test_not_eager\.py:\d+: .*enable_nested_tensor=False"):
+        traced(step, build, device)
+    assert traced(step, lambda: build(enable_nested_tensor=False), device).events

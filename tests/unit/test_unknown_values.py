@@ -181,3 +181,39 @@ def test_a_hundred_thousand_tokens_are_routed_evenly_to_experts() -> None:
     )
     assert any("routing" in text for text in trace(run, device="cuda").assumptions)
     assert held == [tokens * 2 // experts] * experts
+
+
+@pytest.mark.parametrize("values", [{}, {"condition": True, "item": 1.0}])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_line_search_of_lbfgs_takes_one_evaluation_and_does_not_end_the_iterations(
+    device: str, values: dict[str, float]
+) -> None:
+    evaluations, iterations, asked = 0, 5, []
+
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(64, 64)
+        return model, torch.optim.LBFGS(
+            model.parameters(), max_iter=iterations, line_search_fn="strong_wolfe"
+        )
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        def closure() -> torch.Tensor:
+            nonlocal evaluations
+            evaluations += 1
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            asked.append(bool(loss > 0))
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    found = trace(
+        Workload(build=build, batch=lambda: torch.randn(2, 64), step=step, values=values),
+        device=device,
+        steps=1,
+    )
+    assert evaluations == 1 + iterations
+    # A condition of the closure is the program's own, and answered as declared.
+    assert asked == [values.get("condition", False)] * evaluations
+    assert "LBFGS's line search is taken to accept its first step" in found.assumptions

@@ -21,6 +21,16 @@ class MemoryPhases(Callback):  # type: ignore[misc]
         self._phases = Phases()
         self._with_steps = steps
 
+    # Keras tells callbacks of no exception, so what one left open ends with the next beginning. Each fit, evaluate
+    # and predict hands its callbacks the model first; the validation within a fit does not.
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._phases.end_all()
+
+    # A loop of one's own may keep its callbacks with their model from one training to the next.
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._phases.end_all()
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._phases.mark("epoch", epoch)
         self._phases.begin("train", epoch)

@@ -51,5 +51,13 @@ class MemoryPhases(Callback):  # type: ignore[misc]
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._phases.end("test")
 
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self._phases.begin("predict")
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        self._phases.end("predict")
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._phases.mark("exception", type(exception).__name__)
+        # No other hook is called after it: neither the end of the step nor that of the epoch.
+        self._phases.end_all()

@@ -20,6 +20,10 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
         self._phases = Phases()
         self._steps = steps
 
+    # The Trainer tells callbacks of no exception: what one left open ends when it trains again.
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._phases.end_all()
+
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         epoch = int(state.epoch or 0)
         self._phases.mark("epoch", epoch)

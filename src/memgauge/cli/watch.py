@@ -28,6 +28,7 @@ EPILOG = (
 )
 _EVERY_S, _LINE_EVERY_S = 0.5, 10.0
 _PANEL_LINES = 9
+_LEFT_LINES = 3  # at least, for the command's output
 
 
 def command(
@@ -102,17 +103,32 @@ def _show_below(live: Live) -> None:
         stack.callback(_give_lines_back)
         size = os.terminal_size((0, 0))
         for _ in _moments(live, _EVERY_S):
-            now = shutil.get_terminal_size()
+            now = _terminal_size()
             if now != size:
                 size = now
-                _take_lines(size.lines)
+                _take_lines(size)
             _draw(live, size)
 
 
-def _take_lines(lines: int) -> None:
-    top = max(1, lines - _PANEL_LINES)
+def _terminal_size() -> os.terminal_size:
+    """Return the size of the terminal that stderr is: the viewer of `monitor --live` has no other stream on it."""
+    with contextlib.suppress(OSError, ValueError):
+        size = os.get_terminal_size(sys.stderr.fileno())
+        if size.columns and size.lines:
+            return size
+    return shutil.get_terminal_size()
+
+
+def _panel_of(size: os.terminal_size) -> range:
+    """Return the panel's lines, counted from 1: the last ones, of a low terminal less."""
+    return range(size.lines - max(0, min(_PANEL_LINES, size.lines - _LEFT_LINES)) + 1, size.lines + 1)
+
+
+def _take_lines(size: os.terminal_size) -> None:
+    panel = _panel_of(size)
     # Make room, keep the cursor above, and let only the lines above scroll (DECSTBM).
-    sys.stderr.write("\n" * _PANEL_LINES + f"\x1b[{_PANEL_LINES}A\x1b7\x1b[1;{top}r\x1b8")
+    room = "\n" * len(panel) + (f"\x1b[{len(panel)}A" if panel else "")
+    sys.stderr.write(f"{room}\x1b7\x1b[1;{panel.start - 1}r\x1b8")
     sys.stderr.flush()
 
 
@@ -122,17 +138,13 @@ def _draw(live: Live, size: os.terminal_size) -> None:
     buffer = io.StringIO()
     console = Console(file=buffer, width=size.columns, force_terminal=True, markup=False, emoji=False)
     console.print(live.view(), crop=True)
-    text = buffer.getvalue().splitlines()[:_PANEL_LINES]
-    top = max(1, size.lines - _PANEL_LINES) + 1
-    drawn = "".join(f"\x1b[{top + i};1H\x1b[2K{line}" for i, line in enumerate(text))
-    blank = "".join(f"\x1b[{top + i};1H\x1b[2K" for i in range(len(text), _PANEL_LINES))
-    sys.stderr.write(f"\x1b7{drawn}{blank}\x1b8")
+    text = [*buffer.getvalue().splitlines(), *[""] * _PANEL_LINES]
+    drawn = "".join(f"\x1b[{at};1H\x1b[2K{line}" for at, line in zip(_panel_of(size), text, strict=False))
+    sys.stderr.write(f"\x1b7{drawn}\x1b8")
     sys.stderr.flush()
 
 
 def _give_lines_back() -> None:
-    lines = shutil.get_terminal_size().lines
-    top = max(1, lines - _PANEL_LINES)
-    clear = "".join(f"\x1b[{top + 1 + i};1H\x1b[2K" for i in range(_PANEL_LINES))
+    clear = "".join(f"\x1b[{at};1H\x1b[2K" for at in _panel_of(_terminal_size()))
     sys.stderr.write(f"\x1b7\x1b[r{clear}\x1b8")
     sys.stderr.flush()

@@ -9,6 +9,7 @@ libraries        workspaces by library, architecture and shape
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from functools import cache
 from importlib import resources
@@ -23,6 +24,9 @@ GRADES = ("measured", "others", "vendor", "guessed")
 # Share of the vendor's capacity that the driver reports, for a card described without it, and how far it
 # may be off: those of the catalogue have 0.963 to 1.000, and 0.918 to 0.925 where ECC takes a sixteenth.
 USABLE_SHARE, USABLE_SPREAD = 0.975, 0.025
+# In a card's name, what is no part of its model: makers, families, the form of the module and of its memory.
+_COMMON_WORDS = re.compile(r"nvidia|amd|geforce|tesla|instinct|rtx|sxm\d|hbm\d\w?|[^a-z0-9]")
+_MEMORY = re.compile(r"-\d+gb$")
 _AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
 _RATES = (
     ("tf32", 0, 99_999, "TFLOPS"),
@@ -115,6 +119,8 @@ def catalogue() -> dict[str, Device]:
 def find(name: str) -> Device:
     """Return the device of that name, or the one that a device file (`*.toml`) describes.
 
+    What people and nvidia-smi call a card is its name too, if it is no other's: RTX 3090, NVIDIA A100-SXM4-40GB.
+
     Raises:
         UsageError: There is none; the nearest names are given. Or the file has missing or absurd figures.
     """
@@ -122,13 +128,21 @@ def find(name: str) -> Device:
         return read_device_file(Path(name))
     if name == "cuda" and calibration_file().is_file():
         return read_device_file(calibration_file())
-    found = catalogue().get(name)
-    if found is None:
+    if name in catalogue():
+        return catalogue()[name]
+    said = _plain(name)
+    found = [d for d in gpus() if said in (_plain(d.name), _plain(d.title), _plain(_MEMORY.sub("", d.name)))]
+    if len(found) != 1:
         raise UsageError(
             f"unknown device {name!r}{nearest(name, catalogue())}; `memgauge devices` lists all, "
             "and a file such as card.toml can describe another (docs/devices.md)"
         )
-    return found
+    return found[0]
+
+
+def _plain(name: str) -> str:
+    """Return what tells a card from others in its name."""
+    return _COMMON_WORDS.sub("", name.lower())
 
 
 @cache

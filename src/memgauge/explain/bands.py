@@ -9,22 +9,32 @@ import msgspec
 
 from memgauge.explain.recorded import PhaseOf, SpanOf
 from memgauge.explain.samples import ProcessSamples, Sums
-from memgauge.storage import SPAN, Mark, RunFile
+from memgauge.storage import SPAN, Mark, Process, RunFile
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
     """One phase as it was: from, to, nested how deep."""
 
     mark: int  # id of the mark that began it
+    end_mark: int | None  # of the one that ended it
     name: str
     value: str | None
     pid: int
     begin_us: int
     end_us: int
     depth: int
-    is_finished: bool
     begin_facts: dict[str, Any]
     end_facts: dict[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.end_mark is not None
+
+    def within(self, begin_us: int | None, end_us: int | None) -> Band | None:
+        """Return as much of it as lies in a span, of which either side may be open; None if nothing does."""
+        begin = self.begin_us if begin_us is None else max(self.begin_us, begin_us)
+        end = self.end_us if end_us is None else min(self.end_us, end_us)
+        return msgspec.structs.replace(self, begin_us=begin, end_us=end) if begin <= end else None
 
 
 def titled(said: Mark | Band) -> str:
@@ -32,24 +42,31 @@ def titled(said: Mark | Band) -> str:
     return said.name if said.value is None else f"{said.name} {said.value}"
 
 
-def bands(marks: Iterable[Mark], end_us: int) -> list[Band]:
-    """Return the phases of a run, each begin with its end; what never ended lasts until the run's end."""
+def bands(marks: Iterable[Mark], end_us: int, processes: Iterable[Process] = ()) -> list[Band]:
+    """Return the phases of a run, each begin with its end; what never ended lasts as long as its process.
+
+    Args:
+        marks: Of the run.
+        end_us: The end of the run, and of what was open in a process that was not seen to end.
+        processes: Of the run.
+    """
+    ends = [(p.pid, p.gone_us) for p in processes if p.gone_us is not None]
     open_by_pid: dict[int, list[Mark]] = {}
     found: list[Band] = []
 
-    def close(begun: Mark, end: int, depth: int, facts: dict[str, Any] | None) -> None:
+    def close(begun: Mark, end: Mark | None, depth: int, until_us: int) -> None:
         found.append(
             Band(
                 mark=begun.id,
+                end_mark=None if end is None else end.id,
                 name=begun.name,
                 value=begun.value,
                 pid=begun.pid,
                 begin_us=begun.time_us,
-                end_us=max(end, begun.time_us),
+                end_us=max(until_us, begun.time_us),
                 depth=depth,
-                is_finished=facts is not None,
                 begin_facts=begun.facts,
-                end_facts=facts or {},
+                end_facts={} if end is None else end.facts,
             )
         )
 
@@ -60,11 +77,12 @@ def bands(marks: Iterable[Mark], end_us: int) -> list[Band]:
         elif mark.kind == "end":
             for place in range(len(stack) - 1, -1, -1):
                 if _belongs(mark, stack[place]):
-                    close(stack.pop(place), mark.time_us, place, mark.facts)
+                    close(stack.pop(place), mark, place, mark.time_us)
                     break
-    for stack in open_by_pid.values():
+    for pid, stack in open_by_pid.items():
         for depth, begun in enumerate(stack):
-            close(begun, end_us, depth, None)
+            later = [gone_us for of, gone_us in ends if of == pid and gone_us >= begun.time_us]
+            close(begun, None, depth, min([end_us, *later]))
     return sorted(found, key=lambda b: (b.begin_us, b.depth))
 
 
@@ -124,6 +142,7 @@ def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, rss: Su
         peak_bytes=peak,
         peak_kind="unknown" if peak is None else kind,
         tree_peak_bytes=rss.highest(band.begin_us, band.end_us),
+        is_finished=band.is_finished,
     )
 
 

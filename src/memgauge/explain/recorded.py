@@ -32,6 +32,7 @@ class SpanOf(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None  # highest resident size of the process that declared it
     peak_kind: str
     tree_peak_bytes: int | None  # highest sum over the tree, sampled
+    is_finished: bool = True  # else it was open when the recording ended, or is
 
 
 class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,12 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     device_peak_kind: str = ""
     unfinished: int = 0
     each: tuple[SpanOf, ...] = ()  # in the order in which they began
+
+    def still_open(self) -> str:
+        """Return how many of them have no end, for one that reads their times; "" if all have one."""
+        if not self.unfinished:
+            return ""
+        return "not ended" if self.unfinished == self.count else f"{self.unfinished:,} not ended"
 
     def told_apart(self, most: int) -> tuple[SpanOf, ...]:
         """Return each of them if they have values to tell them apart by, and are no more than `most`."""

@@ -12,30 +12,12 @@ from collections.abc import Iterator
 from operator import sub
 from typing import Any
 
-import msgspec
-
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, phases_of
-from memgauge.explain.recorded import (
-    GROUP,
-    LARGEST,
-    TREE_PSS,
-    DeviceOf,
-    LaneOf,
-    PeakOf,
-    ProcessOf,
-    Recording,
-    RecordingNote,
-)
+from memgauge.explain.recorded import DeviceOf, LaneOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recorded_peaks import known_peaks, peaks_of
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import PeakRow, Process, RunFile, is_alive
-from memgauge.units import format_bytes, format_duration
-
-_ABOUT = 0.9  # of the highest RSS: where PSS was read at about the peak
-_OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
-# What a kind is worth without a last reading.
-_UNCONFIRMED = {"exact": "lower bound", "upper bound": "sampled"}
-_UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
 def summarise(run: RunFile) -> Recording:
@@ -46,9 +28,9 @@ def summarise(run: RunFile) -> Recording:
     rss, pss = Sums(run), Sums(run, "pss_bytes", "slow")
     used = Sums(run, "system_used_bytes")
     lasts = last_values(run)
-    rows = _known_peaks(run, state)
+    rows = known_peaks(run, state)
     cpu_ns = _cpu_ns(run, lasts)
-    found = bands(run.marks, end_us)
+    found = bands(run.marks, end_us, run.processes)
     unknown: dict[str, str] = {}
     energy = grown(lasts, run, "cpu_energy_uj", None)
     if energy is None:
@@ -69,7 +51,7 @@ def summarise(run: RunFile) -> Recording:
         exit_code=ending.get("code"),
         signal=ending.get("signal"),
         out_of_memory=bool(ending.get("out_of_memory")),
-        peaks=tuple(_peaks(run, rows, lasts, rss, pss, used)),
+        peaks=tuple(peaks_of(run, rows, lasts, rss, pss, used)),
         group_is_own=bool((header.get("cgroup") or {}).get("is_own")),
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
@@ -113,145 +95,6 @@ def how_it_ended(run: RunFile) -> tuple[str, str, dict[str, Any]]:
         )
     why = "killed, or the machine went down, or there was no room for the rest of the file"
     return "lost", f"the sampler was lost after {last:.1f} s ({why})", {}
-
-
-def _known_peaks(run: RunFile, state: str) -> list[PeakRow]:
-    """Return the peaks in the file; of what lived when the sampler was lost nobody read the last."""
-    if state != "lost":
-        return run.peaks
-    ended = {p.id for p in run.processes if p.gone_us is not None}
-    why = "last read before the sampler was lost"
-    return [
-        p._replace(kind=_UNCONFIRMED.get(p.kind, p.kind), reason="; ".join(filter(None, (p.reason, why))))
-        if p.phase is None
-        and p.process not in ended
-        and p.metric != "largest_process_bytes"  # told at the end only
-        else p
-        for p in run.peaks
-    ]
-
-
-def _peaks(
-    run: RunFile,
-    rows: list[PeakRow],
-    lasts: dict[int, tuple[int, int, int]],
-    rss: Sums,
-    pss: Sums,
-    used: Sums,
-) -> Iterator[PeakOf]:
-    alone = max((p.bytes for p in rows if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
-    is_missed = alone > max(rss.total, default=0) / _ABOUT
-    sampled = max(
-        (lasts[s.id][2] for s in run.series if s.metric == "rss_bytes" and s.id in lasts), default=0
-    )
-    for row in rows:
-        if row.metric == "largest_process_bytes":
-            yield PeakOf(
-                name=LARGEST,
-                bytes=max(row.bytes, sampled),  # the kernel's counter may lag by some pages of each CPU
-                kind=row.kind,
-                instrument=row.instrument,
-                reason=row.reason,
-            )
-    for row in rows:
-        if row.metric == "cgroup_bytes" and row.phase is None:
-            yield PeakOf(
-                name=GROUP,
-                bytes=row.bytes,
-                kind=row.kind,
-                instrument=f"{row.instrument}: page cache and kernel memory too",
-                reason=row.reason,
-            )
-    for peak in _sampled(
-        TREE_PSS,
-        pss,
-        "smaps_rollup, one process after the other: shared pages counted once",
-        end_us=rss.times_us[-1] if rss.times_us else 0,
-        kind="sampled",  # pages that move between two processes meanwhile are in both readings or in none
-        is_missed=is_missed,
-    ):
-        yield msgspec.structs.replace(peak, reason=peak.reason + _how_far_from_the_top(peak, pss, rss))
-    instruments = {s.metric: s.instrument.removeprefix("/proc/").removeprefix("PID/") for s in run.series}
-    each = f"{instruments.get('rss_bytes')}; shared pages counted in each process"
-    yield from _sampled("tree, sum of RSS", rss, each, is_missed=is_missed)
-    yield from _sampled("system used", used, instruments.get("system_used_bytes", ""))
-    for device in run.devices:
-        series = {s.id for s in run.series if s.device == device.id and s.metric == "gpu_used_bytes"}
-        best = max(
-            (
-                max(c.values, default=0)
-                for k in chunks_of(run, "fast")
-                for c in k.columns
-                if c.series in series
-            ),
-            default=None,
-        )
-        if best is not None and best >= 0:
-            yield PeakOf(
-                name=f"{device.name}, used",
-                bytes=best,
-                kind="lower bound",
-                instrument="NVML, highest sample",
-                reason="NVML keeps no peak of a device",
-            )
-    processes = {p.id: p for p in run.processes}
-    for row in rows:
-        if row.metric == "gpu_process_bytes" and row.process in processes:
-            process = processes[row.process]
-            yield PeakOf(
-                name=f"process {process.pid} on the GPU",
-                bytes=row.bytes,
-                kind=row.kind,
-                instrument=row.instrument,
-            )
-
-
-def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
-    """Return what to say of PSS if it was never read while the tree was about its largest, else ""."""
-    highest = max(rss.total, default=0)
-    if peak.at_us is None or not rss.total or any(rss.nearest(t) >= _ABOUT * highest for t in pss.times_us):
-        return ""
-    return (
-        f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(rss.nearest(peak.at_us))}: "
-        f"not read again while that was at its highest, {format_bytes(highest)}"
-    )
-
-
-def _sampled(
-    name: str,
-    sums: Sums,
-    instrument: str,
-    kind: str = "lower bound",
-    end_us: int = 0,
-    is_missed: bool = False,
-) -> Iterator[PeakOf]:
-    """Yield the highest sample, if there is one.
-
-    Args:
-        name: Of what.
-        sums: The samples.
-        instrument: What they were read from.
-        kind: What the highest of them is worth.
-        end_us: When the last one could have been taken.
-        is_missed: Whether a process alone held more than any sum that was sampled.
-    """
-    if sums.total:
-        place = max(range(len(sums.total)), key=sums.total.__getitem__)
-        steps = [b - a for a, b in zip(sums.times_us, sums.times_us[1:], strict=False)]
-        step, longest = median(steps), max([*steps, end_us - sums.times_us[-1]])
-        every = "" if step is None else f", sampled every {format_duration(step)}"
-        if step is not None and longest > _UNEVEN * step:
-            every += f", at times only after {format_duration(longest)}"
-        if is_missed:
-            every += "; one process alone held more between two samples"
-        yield PeakOf(
-            name=name,
-            bytes=sums.total[place],
-            kind=kind,
-            instrument=instrument,
-            reason=f"highest sample{every}",
-            at_us=sums.times_us[place],
-        )
 
 
 def _processes(
@@ -369,11 +212,6 @@ def _sampler_share(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> floa
     return used / ((times[-1] - times[0]) * 1000)
 
 
-def is_growing(run: RunFile) -> bool:
-    """Return whether a sampler still writes the file."""
-    return how_it_ended(run)[0] == "recording"
-
-
 def relative(path: str) -> str:
     """Return a path as seen from here, if that is shorter."""
     try:
@@ -381,6 +219,3 @@ def relative(path: str) -> str:
     except ValueError:
         return path
     return min((path, near), key=len)
-
-
-__all__ = ["Recording", "bands", "chunks_of", "how_it_ended", "is_growing", "relative", "summarise"]

@@ -15,7 +15,7 @@ from memgauge.monitor.own_peaks import OwnPeaks
 ENVIRONMENT = "MEMGAUGE_RECORDING"
 LONGEST_NAME = 1000  # characters; the rest is cut off, and said to be
 _LOOK_EVERY_S = 1.0  # how often a process that nothing records looks again
-_PENDING = 256 * 1024  # bytes that wait for a sampler that does not keep up; more is dropped and counted
+_PENDING = 1024 * 1024  # bytes that wait for a sampler that does not keep up; more is dropped and counted
 _ANSWER_S = 0.5
 _MOST_ANCESTORS = 16
 
@@ -66,6 +66,7 @@ class Link:
         self.pid = os.getpid()
         self.is_looking = False
         self._look_at = 0.0
+        self._also: dict[str, int] = {}  # sampler that was found at an address, though connected at another
         self._peaks = OwnPeaks(False, "")
         self._is_sending = False
         self._pending = bytearray()
@@ -85,9 +86,11 @@ class Link:
 
     def _look(self, links: Collection[Link]) -> bool:
         connected = [link for link in links if link.socket is not None]
+        samplers = {link.sampler for link in connected}
         taken = {link.address for link in connected}
+        taken |= {address for address, sampler in self._also.items() if sampler in samplers}
         for address in _addresses():
-            if address and address not in taken and self._connect(address, {c.sampler for c in connected}):
+            if address and address not in taken and self._connect(address, samplers):
                 self.address = address
                 return True
         return False
@@ -108,6 +111,7 @@ class Link:
                 raise OSError
             sampler = _other_end(link)
             if sampler in samplers:
+                self._also[address] = sampler
                 raise OSError  # it listens at two addresses
             link.sendall(b"%d\n" % self.pid)
             answer = link.recv(4096)  # "owner" or "reader", and the control group's peak that may be reset
@@ -170,15 +174,17 @@ class Link:
             return 0
 
     def finish(self) -> None:
-        """At the end of the process: let what waits go out, but do not wait long."""
-        if self.socket is None or not self._pending or os.getpid() != self.pid:
+        """At the end of the process: let what waits go out as long as it is taken, and say what was dropped."""
+        if self.socket is None or os.getpid() != self.pid or not (self._pending or self._lost):
             return
+        if self._lost:
+            self._pending += b'[0,"lost","",null,null,null,{},%d,null]\n' % self._lost
         try:
             self.socket.settimeout(_ANSWER_S)
-            self.socket.sendall(self._pending)
+            while self._pending:
+                del self._pending[: self.socket.send(self._pending)]
         except OSError:
             return
-        self._pending = bytearray()
 
     def lose(self) -> None:
         """Forget the connection; the sampler is gone."""

@@ -28,9 +28,10 @@ class Clock:
         """Return a monotonic time in µs of the run."""
         return (monotonic_ns - self.origin_ns) // 1000
 
-    def read_wall(self, now_us: int) -> tuple[int, int]:
+    def read_wall(self) -> tuple[int, int]:
         """Return the wall clock, and by how many ns it was set since the last look; 0 if it was not."""
+        before = time.monotonic_ns()
         wall = self.wall_ns()
-        offset = wall - self.origin_ns - now_us * 1000
+        offset = wall - (before + time.monotonic_ns()) // 2
         moved, self._offset_ns = offset - self._offset_ns, offset
         return wall, moved if abs(moved) > _A_STEP_NS else 0

@@ -8,6 +8,7 @@ import socket
 import struct
 
 FORK, EXEC, EXIT = 1, 2, 0x80000000
+FIRST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO: only here the numbers that the kernel tells are ours
 _NETLINK_CONNECTOR, _CN_IDX_PROC, _CN_VAL_PROC, _LISTEN = 11, 1, 1, 1
 _HEADERS = 16 + 20  # struct nlmsghdr, struct cn_msg
 _EVENT = struct.Struct("=IIQIIII")  # what, cpu, timestamp_ns, and the first four numbers of the event
@@ -22,6 +23,9 @@ class Events:
     """
 
     def __init__(self) -> None:
+        # In other namespaces the kernel ignores us, but what it tells another listener would be heard as its answer.
+        if os.readlink("/proc/self/ns/pid") != FIRST_PIDS:
+            raise OSError(errno.EPERM, "told in the first namespace of processes only")
         self.socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR
         )

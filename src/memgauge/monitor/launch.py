@@ -45,10 +45,11 @@ class Ending(NamedTuple):
     detail: str = ""
 
     def text(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
         if self.how == "exit":
-            return f"exit code {self.code}"
+            return f"exit code {self.code}{detail}"
         if self.how == "signal":
-            return f"killed by {self.signal}" + (f": {self.detail}" if self.detail else "")
+            return f"killed by {self.signal}{detail}"
         return self.detail or self.how
 
 

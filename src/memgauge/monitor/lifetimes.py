@@ -12,7 +12,7 @@ from typing import Any
 from memgauge.monitor import launch
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.devices import DeviceReadings
-from memgauge.monitor.endings import OomKills
+from memgauge.monitor.endings import OomKills, Victim
 from memgauge.monitor.exits import Exit
 from memgauge.monitor.launch import Ending, Job
 from memgauge.monitor.notes import Notes
@@ -24,6 +24,7 @@ from memgauge.monitor.tree import ENDED, GIVEN, Tree, watches_only
 from memgauge.storage import RunWriter
 
 _YOUNG_US = 5_000_000  # for so long it is looked for what a process became: what forks to become another does it at once
+_OF_A_KILLED_CHILD = (128 + 9, 256 - 9)  # what a shell, and Python's sys.exit(returncode), end with after it
 _SEE_OFF_S = 0.3  # how long those may take that end with the command
 
 
@@ -57,7 +58,7 @@ class Lifetimes:
         self._command: Sequence[str] = ()
         self._root: Tracked | None = None
         self._statuses: dict[int, int] = {}  # pid -> status, of those whose end was told
-        self._unexplained: dict[int, int] = {}  # pid -> row, of those found gone before anything told how
+        self._unexplained: dict[int, Tracked] = {}  # by pid, those found gone before anything told how
         self._cpu_ns = 0  # of the command, of orphans that we waited for, and of those that nobody waits for
         self.ending: Ending | None = None
         self.oom_kills = OomKills(None)
@@ -118,11 +119,11 @@ class Lifetimes:
             self._peaks.keep(process, now_us, is_alive=False)
             status = self._statuses.pop(process.pid, None)
             if status is None and self._tree.events is not None:
-                self._unexplained[process.pid] = process.id
+                self._unexplained[process.pid] = process
             parent = self._tree.live.get(process.parent_pid)
             if parent is not None and parent.waits_for_nobody():
                 self._cpu_ns += process.whole_cpu_ns()
-            self._drop(process, now_us, _text_of(status))
+            self._drop(process, now_us, self._told(process.pid, process.name, status))
             if process is self._root and self._job is None:
                 unknown = Ending("gone", detail="the process ended; only its parent can know how")
                 self.ending = unknown if status is None else self._judged(process.pid, status)
@@ -157,9 +158,9 @@ class Lifetimes:
                 self._lose([process], self._clock.now_us())
 
         def late(pid: int, status: int) -> None:
-            number = self._unexplained.pop(pid, None)
-            if number is not None:
-                self._writer.end_process(number, self._clock.now_us(), _text_of(status))
+            gone = self._unexplained.pop(pid, None)
+            if gone is not None:
+                self._writer.end_process(gone.id, self._clock.now_us(), self._told(pid, gone.name, status))
 
         return self._tree.hear(self._rename, ended, late, self._keep_unread)
 
@@ -175,7 +176,7 @@ class Lifetimes:
             seen_us=now,
             found=ENDED,
         )
-        self._writer.end_process(number, now, _text_of(status))
+        self._writer.end_process(number, now, self._told(end.pid, end.name, status))
         self._peaks.keep_unread(number, end)
 
     def look_again(self, now_us: int) -> None:
@@ -247,28 +248,57 @@ class Lifetimes:
         if process is not None:
             self.lose([process], now)
         else:  # it was over before it could be looked at; its peak is known all the same
+            name = os.path.basename(self._command[0])
             number = self._writer.add_process(
                 job.pid,
                 parent=None,
-                name=os.path.basename(self._command[0]),
+                name=name,
                 command=" ".join(self._command),
                 started_us=0,
                 seen_us=now,
                 found="waited for",
             )
-            self._writer.end_process(number, now, _text_of(status))
+            self._writer.end_process(number, now, self._told(job.pid, name, status))
             self._peaks.keep_largest(number)
         self.ending = self._judged(job.pid, status)
 
-    def _judged(self, pid: int, status: int) -> Ending:
+    def _told(self, pid: int, name: str, status: int | None) -> str | None:
+        """Return how a process ended as text, None if nobody could know; one that was killed is judged."""
+        if status is None:
+            return None
         ending = launch.ending_of(status)
-        why = self.oom_kills.was_cause(pid) if ending.signal == "SIGKILL" else ""
+        victim = self.oom_kills.judge(pid, name) if ending.signal == "SIGKILL" else None
+        return ending.text() if victim is None else f"{ending.text()}, {victim.because()}"
+
+    def _judged(self, pid: int, status: int) -> Ending:
+        """Return how the run ended by the status of its first process, whose row has its end already."""
+        ending = launch.ending_of(status)
+        if ending.code in _OF_A_KILLED_CHILD:
+            why = self._why_a_child_was_killed()
+        else:
+            found = next((v for v in reversed(self.oom_kills.victims) if v.pid == pid), None)
+            why = "" if found is None else f"{_maybe(found)}the kernel killed it for lack of memory"
         return ending._replace(out_of_memory=True, detail=why) if why else ending
+
+    def _why_a_child_was_killed(self) -> str:
+        """Return why a command ended as one does whose child was killed; "" if not for lack of memory."""
+        self.lose([p for p in self._tree.live.values() if p.is_over()], self._clock.now_us())
+        if self.oom_kills.victims:
+            victim = self.oom_kills.victims[-1]
+            return f"{_maybe(victim)}the kernel killed {victim.pid} ({victim.name}) for lack of memory"
+        # Where nobody tells how children end, the group's counter has to do for them as it does for the command.
+        if self._tree.events is None and self.oom_kills.unexplained():
+            return "probably the kernel killed a process of it for lack of memory"
+        return ""
 
     # ------------------------------------------------------------------ after the end
 
     def see_off(self, notes: Notes) -> None:
-        """Wait a moment for those that end with the command, and name those that went on."""
+        """Wait a moment for those that end with the command; name those that went on or were killed."""
+        self._see_off_command(notes)
+        self.oom_kills.say(notes, ends_are_told=self._tree.events is not None)
+
+    def _see_off_command(self, notes: Notes) -> None:
         self.hear_events()
         if self._job is None or self.ending is None or self.ending.how not in ("exit", "signal"):
             return
@@ -296,6 +326,5 @@ class Lifetimes:
             )
 
 
-def _text_of(status: int | None) -> str | None:
-    """Return how a process ended as text; None if nobody could know."""
-    return None if status is None else launch.ending_of(status).text()
+def _maybe(victim: Victim) -> str:
+    return "" if victim.is_sure else "probably "

@@ -53,19 +53,25 @@ class Listener:
         self._rings = [_ring(self.address)]
         self.attached_is_taken = False
         if attached is not None:
-            places = attached_addresses(attached)
-            for place in places:
-                try:
-                    self._rings.append(_ring(place))
-                    break
-                except OSError:  # another recording of this process listens there
-                    continue
-            else:
-                self.attached_is_taken = bool(places)
+            self.attached_is_taken = not self.attend(attached)
         self._links: dict[int, _Connection] = {}
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # to turn callers away with
         self.lost = 0  # marks that processes had to drop
         self.garbled = 0
+
+    def attend(self, pid: int) -> bool:
+        """Listen at the name of a process too; False if two others do.
+
+        A command is told the address by its environment, which what it starts may be without.
+        """
+        places = attached_addresses(pid)
+        for place in places:
+            try:
+                self._rings.append(_ring(place))
+                return True
+            except OSError:  # another recording of this process listens there
+                continue
+        return not places
 
     def doorbells(self) -> list[socket.socket]:
         """Return the sockets that become readable when somebody new calls."""
@@ -127,10 +133,12 @@ class Listener:
     def _understood(self, connection: _Connection, line: bytes) -> Heard | None:
         try:
             when, kind, name, value, highest, group, facts, lost, span = json.loads(line)
-            if kind not in ("mark", "begin", "end") or not isinstance(name, str):
+            if kind not in ("mark", "begin", "end", "lost") or not isinstance(name, str):
                 raise ValueError
             self.lost += max(0, int(lost) - connection.lost)
             connection.lost = int(lost)
+            if kind == "lost":  # the last word of a process of whose last marks some were dropped
+                return None
             return Heard(
                 connection.pid or 0,
                 int(when),

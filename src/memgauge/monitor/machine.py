@@ -44,6 +44,22 @@ def kept(path: str, size: int = 4096) -> KeptFile | None:
     return file
 
 
+class Parsed:
+    """What a file says, understood anew only when it says something else: a machine at rest does not."""
+
+    def __init__(self, read: Callable[[], bytes], parse: Callable[[bytes], list[int]]) -> None:
+        self._read, self._parse = read, parse
+        self._data: bytes | None = None
+        self._values: list[int] = []
+
+    def values(self) -> list[int]:
+        """Return what it says now."""
+        data = self._read()
+        if data != self._data:
+            self._data, self._values = data, self._parse(data)
+        return self._values
+
+
 class Memory:
     """System memory from /proc/meminfo.
 
@@ -80,47 +96,40 @@ class Counters:
     """Counters of the machine that only grow; each is there only if the system has it."""
 
     def __init__(self) -> None:
-        self._pressure = kept("/proc/pressure/memory")
-        self._cpu = kept("/proc/stat", 256)
-        self._disks = _whole_disks()
-        self._disk = kept("/proc/diskstats") if self._disks else None
-        self._network = kept("/proc/net/dev")
+        cpu, pressure = kept("/proc/stat", 256), kept("/proc/pressure/memory")
+        disks = _whole_disks()
+        disk, network = kept("/proc/diskstats") if disks else None, kept("/proc/net/dev")
+        self._metrics: list[tuple[str, str, int | None]] = []
+        self._files: list[Parsed] = []
+        if cpu:
+            self._files.append(Parsed(cpu.read, _cpu_ns))
+            self._metrics.append(("system_cpu_ns", "/proc/stat, all cores", 10_000))
+        if pressure:
+            self._files.append(Parsed(pressure.read, _stall_us))
+            self._metrics.append(("memory_stall_us", "/proc/pressure/memory, some", None))
+        if disk:
+            self._files.append(Parsed(disk.read_whole, lambda data: _disk_bytes(data, disks)))
+            self._metrics += [
+                (f"disk_{way}_bytes", "/proc/diskstats, whole disks", None) for way in ("read", "write")
+            ]
+        if network:
+            self._files.append(Parsed(network.read_whole, _network_bytes))
+            self._metrics += [
+                (f"network_{way}_bytes", "/proc/net/dev, without lo", None) for way in ("received", "sent")
+            ]
         self._energy, self.energy_reason = _energy_files()
         self._energy_last: list[int] = []
         self._energy_total = 0
+        if self._energy:
+            self._metrics.append(("cpu_energy_uj", "powercap, intel-rapl package domains", 1_000))
 
     def metrics(self) -> list[tuple[str, str, int | None]]:
         """Return metric, instrument and refresh time in µs of what `read` gives, in its order."""
-        found: list[tuple[str, str, int | None]] = []
-        if self._cpu:
-            found.append(("system_cpu_ns", "/proc/stat, all cores", 10_000))
-        if self._pressure:
-            found.append(("memory_stall_us", "/proc/pressure/memory, some", None))
-        if self._disk:
-            found += [
-                (f"disk_{way}_bytes", "/proc/diskstats, whole disks", None) for way in ("read", "write")
-            ]
-        if self._network:
-            found += [
-                (f"network_{way}_bytes", "/proc/net/dev, without lo", None) for way in ("received", "sent")
-            ]
-        if self._energy:
-            found.append(("cpu_energy_uj", "powercap, intel-rapl package domains", 1_000))
-        return found
+        return self._metrics
 
     def read(self) -> list[int]:
         """Return the values of `metrics`, in its order."""
-        values: list[int] = []
-        if self._cpu:
-            f = self._cpu.read().split(b"\n", 1)[0].split()
-            values.append((sum(map(int, f[1:4])) + sum(map(int, f[6:9]))) * TICK_NS)
-        if self._pressure:
-            line = self._pressure.read().split(b"\n", 1)[0]
-            values.append(int(line[line.index(b"total=") + 6 :]))
-        if self._disk:
-            values += _disk_bytes(self._disk.read_whole(), self._disks)
-        if self._network:
-            values += _network_bytes(self._network.read_whole())
+        values = [value for file in self._files for value in file.values()]
         if self._energy:
             values.append(self._read_energy())
         return values
@@ -135,13 +144,24 @@ class Counters:
         return self._energy_total
 
 
+def _cpu_ns(data: bytes) -> list[int]:
+    f = data.split(b"\n", 1)[0].split()
+    return [(sum(map(int, f[1:4])) + sum(map(int, f[6:9]))) * TICK_NS]
+
+
+def _stall_us(data: bytes) -> list[int]:
+    line = data.split(b"\n", 1)[0]
+    return [int(line[line.index(b"total=") + 6 :])]
+
+
 def _disk_bytes(data: bytes, disks: frozenset[bytes]) -> list[int]:
     read = written = 0
-    for line in data.splitlines():
-        f = line.split(None, 10)
-        if len(f) > 9 and f[2] in disks:
-            read += int(f[5])
-            written += int(f[9])
+    for disk in disks:
+        at = data.find(b" %b " % disk)  # a disk without requests so far may be left out
+        if at >= 0:
+            f = data[at : data.index(b"\n", at)].split(None, 8)  # from the name on (kernel, iostats)
+            read += int(f[3])
+            written += int(f[7])
     return [read * SECTOR, written * SECTOR]
 
 

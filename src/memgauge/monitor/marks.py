@@ -4,8 +4,8 @@
     with memgauge.phase("validate"):
         ...
 
-A recording is found by the environment variable that a recorded command gets, or, for a process
-that was attached to and what it started, by that process's name; two recordings of one job both hear it.
+A recording is found by the environment variable that a recorded command gets, or by the name of the recorded
+process, for that one and all below it; two recordings of one job both hear it.
 Each boundary of a phase carries the kernel's highest resident
 size of this process since the boundary before, exact and not sampled; it is then set back, if this
 recording is the one that may (`peaks` belong to one recording at a time).

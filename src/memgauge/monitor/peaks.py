@@ -281,7 +281,9 @@ class Peaks:
     def _keep_phase(self, phase: _Phase, process: Tracked | None) -> None:
         number = None if process is None else process.id
         if phase.highest_bytes:
-            instrument = "VmHWM, reset at the phase's boundaries"
+            instrument = "VmHWM, reset at the phase's boundaries" + (
+                "" if process is None or process.at_exit is None else "; taskstats at its end"
+            )
             row = PeakRow("rss_bytes", phase.highest_bytes, "exact", instrument, "", number, None, phase.mark)
             self._writer.set_peak(row)
         if phase.group_bytes and self.group is not None:
@@ -293,10 +295,13 @@ class Peaks:
             self._writer.set_peak(row)
 
     def forget(self, process: Tracked) -> None:
-        """Let go of a process that is gone."""
+        """Let go of a process that is gone; what it held at its end is the last word on phases that it left open."""
         if process.lock is not None:
             process.lock.release()  # type: ignore[attr-defined]
-        self._phases.pop(process.pid, None)
+        for phase in self._phases.pop(process.pid, ()):
+            if process.at_exit is not None and phase.highest_bytes is not None:
+                phase.highest_bytes = max(phase.highest_bytes, process.at_exit.highest_bytes)
+                self._keep_phase(phase, process)
 
 
 def _kind_of(process: Tracked, now_us: int, *, is_alive: bool) -> tuple[str, str]:

@@ -89,6 +89,17 @@ def read_command(pid: int) -> str:
     return shortened(join(part.decode(errors="backslashreplace") for part in parts if part or len(parts) > 1))
 
 
+def process_of(number: int) -> int:
+    """Return the process that a thread belongs to (proc(5), Tgid); threads have numbers, and folders, of their own."""
+    try:
+        with open(f"/proc/{number}/status", "rb") as file:
+            data = file.read(4096)
+    except OSError:
+        return number
+    at = data.find(b"\nTgid:")
+    return int(data[at + 6 :].split(None, 1)[0]) if at >= 0 else number
+
+
 def all_pids() -> set[int]:
     """Return the numbers of all processes.
 

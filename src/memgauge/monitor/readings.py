@@ -20,6 +20,9 @@ SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short r
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
 SHARES_BEHIND = 1 / 4  # of the tree's resident memory: what may move before they are read out of turn
+SYSTEM_STANDS_NS = (
+    50_000_000  # how long a reading of the system's memory stands while the tree's has not moved
+)
 
 
 class ProcessReadings:
@@ -42,6 +45,7 @@ class ProcessReadings:
         self._refused: set[str] = set()  # what may not be read of some process
         # Who has run is known as of the last scheduler tick, which no CPU without ticks tells.
         self._skips_sleepers = interval_ns >= 2 * SCHEDULER_TICK_NS and not has_tickless_cpus()
+        self.have_moved = True  # whether the last reading found other resident memory than the one before
 
     def begin(self, process: Tracked) -> None:
         """Open the columns of a process that joined."""
@@ -66,7 +70,7 @@ class ProcessReadings:
         memory) is seen once `read_highest` was called.
         """
         gone: list[Tracked] = []
-        skips, time_of = self._skips_sleepers, time.clock_gettime_ns
+        moved, skips, time_of = bool(self._gone_lately), self._skips_sleepers, time.clock_gettime_ns
         for process in self._tree.live.values():
             try:
                 if skips and process.clock is not None:
@@ -85,8 +89,11 @@ class ProcessReadings:
             except OSError:
                 gone.append(process)
                 continue
-            process.resident_bytes = resident
+            if resident != process.resident_bytes:
+                process.resident_bytes = resident
+                moved = True
             process.resident.append(resident)
+        self.have_moved = moved or bool(gone)
         return gone
 
     def read_cpu(self) -> list[Tracked]:
@@ -221,9 +228,18 @@ class MachineReadings:
         notes: Is told of what may not be read, and of a system clock that was set.
         system: Reads the machine.
         own: The sampler itself.
+        interval_ns: Of the lane fast.
     """
 
-    def __init__(self, writer: RunWriter, clock: Clock, notes: Notes, system: System, own: Tracked) -> None:
+    def __init__(
+        self,
+        writer: RunWriter,
+        clock: Clock,
+        notes: Notes,
+        system: System,
+        own: Tracked,
+        interval_ns: int,
+    ) -> None:
         self._clock, self._notes = clock, notes
         self._memory, self._counters = system.memory(), system.counters()
         self._own = own
@@ -234,8 +250,16 @@ class MachineReadings:
                 self._counters.energy_reason,
                 "run memgauge as root, or: chmod a+r /sys/class/powercap/*/energy_uj",
             )
-        self._used = _column(writer, "fast", "system_used_bytes", self._memory.used_instrument)
-        self._available = _column(writer, "fast", "system_available_bytes", self._memory.available_instrument)
+        self._system = self._memory.read()
+        self._system_stands, self._system_stood = max(1, SYSTEM_STANDS_NS // interval_ns), 0  # ticks
+        refresh_us = self._system_stands * interval_ns // 1000 if self._system_stands > 1 else None
+        self._used, self._available = (
+            _column(writer, "fast", metric, instrument, refresh_us)
+            for metric, instrument in (
+                ("system_used_bytes", self._memory.used_instrument),
+                ("system_available_bytes", self._memory.available_instrument),
+            )
+        )
         self._machine = [
             _column(writer, "medium", metric, instrument, refresh)
             for metric, instrument, refresh in self._counters.metrics()
@@ -244,9 +268,16 @@ class MachineReadings:
         self._own_rss = _column(writer, "slow", "sampler_rss_bytes", self._own.instrument)
         self._wall = _column(writer, "slow", "wall_clock_ns", "clock_gettime, real time")
 
-    def read_fast(self) -> None:
-        """Read what the system uses, and what it could give."""
-        used, available = self._memory.read()
+    def read_fast(self, tree_has_moved: bool) -> None:
+        """Read what the system uses, and what it could give.
+
+        It takes half of what a tick does. While the tree's memory stands still, only others can move it: then a
+        reading stands for `SYSTEM_STANDS_NS`.
+        """
+        self._system_stood += 1
+        if tree_has_moved or self._system_stood >= self._system_stands:
+            self._system, self._system_stood = self._memory.read(), 0
+        used, available = self._system
         self._used.append(used)
         self._available.append(available)
 
@@ -255,11 +286,11 @@ class MachineReadings:
         for column, value in zip(self._machine, self._counters.read(), strict=True):
             column.append(value)
 
-    def read_slow(self, now_us: int) -> None:
+    def read_slow(self) -> None:
         """Read the sampler's own cost, and the wall clock."""
         self._own_cpu.append(time.process_time_ns())
         self._own_rss.append(self._own.read_resident())
-        wall, moved = self._clock.read_wall(now_us)
+        wall, moved = self._clock.read_wall()
         self._wall.append(wall)
         if moved:
             self._notes.say(

@@ -82,7 +82,7 @@ class Rounds:
     def _read_fast(self, now_us: int) -> None:
         self._tree.look(now_us)
         gone = self._processes.read_fast()
-        self._machine.read_fast()
+        self._machine.read_fast(self._processes.have_moved)
         self._devices.read_fast()
         self._times["fast"].append(now_us)
         if gone:
@@ -109,7 +109,7 @@ class Rounds:
         if self._tree.refused:
             self._say_refused()
         self._processes.read_slow(now_us)
-        self._machine.read_slow(now_us)
+        self._machine.read_slow()
         self.group.read_slow(self._peaks.group_bytes)
         self._times["slow"].append(now_us)
 

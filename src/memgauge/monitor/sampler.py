@@ -117,8 +117,9 @@ class Sampler:
 
     def _open_lanes(self) -> None:
         writer, tree, clock, notes = self._writer, self._tree, self._clock, self._notes
-        processes = ProcessReadings(writer, tree, notes, int(self.config["interval_ns"]))
-        self._machine = MachineReadings(writer, clock, notes, self._system, self._own)
+        interval_ns = int(self.config["interval_ns"])
+        processes = ProcessReadings(writer, tree, notes, interval_ns)
+        self._machine = MachineReadings(writer, clock, notes, self._system, self._own, interval_ns)
         self._devices = DeviceReadings(writer, tree, notes)
         self._peaks = Peaks(writer, tree, notes, clock)
         self._saving = Saving(writer, clock, notes)
@@ -143,24 +144,24 @@ class Sampler:
             lose=self._lifetimes.lose,
             look_again=self._lifetimes.look_again,
         )
-        self._rounds.open(int(self.config["interval_ns"]), self.config.get("budget"))
+        self._rounds.open(interval_ns, self.config.get("budget"))
 
     def _begin(self, command: list[str] | None, pid: int | None) -> None:
         """Start the command if there is one, and all that depends on its pid."""
         group = self._make_group() if command and self.config.get("cgroup") else None
-        self._take_group(group)
+        enter = None if group is None else group.enter
+        # Before the command starts, which has the group that we are in: a kill soon after is to be counted.
+        self._take_group(group or cgroup.of_process(pid or os.getpid()))
         if command:
             environment = {**os.environ, ENVIRONMENT: with_outer(self._listener.address)}
-            enter = None if group is None else group.enter
             job = launch.start(command, environment, self._signals, enter, self.config.get("closed", ()))
             pid = job.pid
+            self._listener.attend(pid)
             self._writer.set(root_pid=pid)
             self._lifetimes.begin_command(job, command)
         else:
             assert pid is not None
             self._lifetimes.begin_pid(pid)
-        if group is None:
-            self._take_group(cgroup.of_process(pid))
         if self.config.get("watch"):
             self._viewer = Viewer(self.config["file"], self._signals.mask_before)
             if self._viewer.pid is not None:
@@ -265,6 +266,9 @@ def _refuse_missing(pid: int | None, system: System) -> None:
         ) from None
     if state in "ZX":
         raise UsageError(f"process {pid} has ended already")
+    whole = system.process_of(pid)
+    if whole != pid:
+        raise UsageError(f"{pid} is a thread of process {whole}; record that one: --pid {whole}")
 
 
 def _refuse_few_descriptors() -> None:

@@ -46,6 +46,7 @@ class System(NamedTuple):
     stat: Callable[[int], Stat]  # raises OSError
     command: Callable[[int], str]  # of a pid, quoted as in a shell; "" if unknown
     owner: Callable[[int], int]  # user id; raises OSError
+    process_of: Callable[[int], int]  # the process that a thread's number belongs to; of a process its own
     pids: Callable[[], set[int]]  # of all processes; raises OSError
     newest_pid: Callable[[], int] | None  # the last number given out: while it stands still nobody was born
     boot: Callable[[], str]  # names this run of the machine; "" if nothing does
@@ -71,6 +72,7 @@ def this_system() -> System:
             processes.read_stat,
             processes.read_command,
             lambda pid: os.stat(f"/proc/{pid}").st_uid,
+            processes.process_of,
             processes.all_pids,
             machine.newest_pid(),
             machine.boot,
@@ -87,6 +89,7 @@ def this_system() -> System:
         portable.read_stat,
         portable.read_command,
         portable.owner_of,
+        lambda pid: pid,
         portable.all_pids,
         None,
         lambda: "",

@@ -2,7 +2,10 @@
 
 CSV, JSON lines and Parquet hold one row per value: time, lane, metric, process, device, value. Times
 are nanoseconds of the run; `time_unix_ns` is the same on the wall clock at the beginning, so that steps
-of the system's clock do not show.
+of the system's clock do not show. JSON lines end with the marks, each on a line of its own.
+
+Of a span of the run there are its values and marks, and each phase that overlaps it: in JSON lines with
+both its marks, also where one lies outside, in Perfetto's trace as much of it as lies within.
 
 Names of the recorded job are data. JSON and Parquet hold them as they are. In CSV and Prometheus text control
 characters are visible escapes, so that a value stays on its line; in CSV a name that a spreadsheet would take
@@ -124,8 +127,15 @@ def _jsonl(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None)
     for row in rows(run, begin_us, end_us):
         out.write(json.dumps({k: v for k, v in zip(_COLUMNS, row, strict=True) if v is not None}) + "\n")
         count += 1
+    # A phase that lies in the span in part has both its ends: one without the other could not be read.
+    shown = {
+        number
+        for band in bands(run.marks, run.last_us(), run.processes)
+        if band.within(begin_us, end_us) is not None
+        for number in (band.mark, band.end_mark)
+    }
     for mark in run.marks:
-        if _within(mark.time_us, begin_us, end_us):
+        if mark.id in shown or _within(mark.time_us, begin_us, end_us):
             said = {"time_ns": mark.time_us * 1000, "mark": mark.kind, "pid": mark.pid, "name": mark.name}
             out.write(json.dumps({**said, "value": mark.value, "facts": mark.facts}) + "\n")
             count += 1
@@ -204,9 +214,13 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
     for time_ns, _, _, metric, pid, _, device, value in rows(run, begin_us, end_us):
         title = metric if device is None else f"{metric} {device}"
         put({"ph": "C", "name": title, "pid": pid or 0, "ts": time_ns / 1000, "args": {metric: value}})
-    for track, band in _tracks(bands(run.marks, run.last_us())):
-        if _within(band.begin_us, begin_us, end_us):
-            span = {"ts": band.begin_us, "dur": band.end_us - band.begin_us}
+    for track, band in _tracks(bands(run.marks, run.last_us(), run.processes)):
+        part = band.within(begin_us, end_us)
+        if part is not None:
+            span = {"ts": part.begin_us, "dur": part.end_us - part.begin_us}
+            args: dict[str, Any] = {"value": band.value}
+            if part != band:
+                args |= {"whole_us": band.end_us - band.begin_us}
             put(
                 {
                     "ph": "X",
@@ -214,7 +228,7 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
                     "pid": band.pid,
                     "tid": band.pid + track,
                     **span,
-                    "args": {"value": band.value},
+                    "args": args,
                 }
             )
     for mark in run.marks:

@@ -109,7 +109,7 @@ class Live:
 
     def _current_phase(self) -> str:
         stacks: dict[int, list[str]] = {}
-        for band in bands(self.run.marks, self.run.last_us()):
+        for band in bands(self.run.marks, self.run.last_us(), self.run.processes):
             if not band.is_finished:
                 stacks.setdefault(band.pid, []).append(titled(band))
         latest = next((titled(mark) for mark in reversed(self.run.marks) if mark.kind == "mark"), "")

@@ -46,7 +46,9 @@ class RunCurves:
         self.end_us = max(self.summary.duration_us, 1)
         shown = (begin_us or 0, self.end_us if end_us is None else end_us)
         self.bands = [
-            b for b in bands(run.marks, self.end_us) if b.end_us >= shown[0] and b.begin_us <= shown[1]
+            part
+            for band in bands(run.marks, self.end_us, run.processes)
+            if (part := band.within(*shown)) is not None
         ]
         self.marks = [m for m in run.marks if m.kind == "mark" and shown[0] <= m.time_us <= shown[1]]
         self.span = shown

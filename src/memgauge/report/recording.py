@@ -85,7 +85,7 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
     table = grid(*columns, flexible="phase")
     for phase in rows[:_MOST_PHASES]:
         cells: list[str | Text] = [
-            plain(phase.name),
+            _named(phase.name, phase.still_open()),
             f"{phase.count:,}",
             format_duration(phase.total_us),
             format_bytes(phase.peak_bytes),
@@ -101,8 +101,15 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
         for span in phase.told_apart(_MOST_EACH):
             took = format_duration(span.end_us - span.begin_us)
             peaks = format_bytes(span.peak_bytes), Text(span.peak_kind), format_bytes(span.tree_peak_bytes)
-            table.add_row(plain(f"  {span.value}"), "", took, *peaks, style="dim")
+            named = _named(f"  {span.value}", "" if span.is_finished else "not ended")
+            table.add_row(named, "", took, *peaks, style="dim")
     return _with_rest(table, len(rows) - _MOST_PHASES)
+
+
+def _named(name: str, still_open: str) -> Text:
+    """Return a phase's name, and that it has no end of its own."""
+    shown = plain(name)
+    return shown.append(f"  ({still_open})", "yellow") if still_open else shown
 
 
 def _processes(processes: Iterable[ProcessOf]) -> RenderableType:

@@ -63,6 +63,7 @@ def _head(data: RunCurves) -> str:
     shown = ""
     if data.span != (0, data.end_us):
         shown = f"; drawn: {format_duration(data.span[0])} to {format_duration(data.span[1])}"
+        shown += "; peaks and tables are of the whole run"
     return (
         f"<h1>{escaped(_title(s))}</h1><p>{ended}, {format_duration(s.duration_us)}{shown}</p>"
         f'<p class="faint">{escaped(s.file)}, on {escaped(s.host)}, began {began}</p>'
@@ -150,14 +151,16 @@ def _phases(s: Recording) -> str:
     rows = []
     for p in s.phases[:_MOST_ROWS]:
         peak, tree = format_bytes(p.peak_bytes), format_bytes(p.tree_peak_bytes)
-        row = [p.name, f"{p.count:,}", format_duration(p.total_us), peak, p.peak_kind, tree]
+        named = f"{p.name} ({p.still_open()})" if p.unfinished else p.name
+        row = [named, f"{p.count:,}", format_duration(p.total_us), peak, p.peak_kind, tree]
         row += [format_bytes(p.group_peak_bytes), p.group_peak_kind] if with_group else []
         before = " (or before)" if p.device_peak_kind == "upper bound" else ""
         row += [format_bytes(p.device_peak_bytes) + before] if with_device else []
         rows.append(row)
         for span in p.told_apart(_MOST_ROWS):
             peak, tree = format_bytes(span.peak_bytes), format_bytes(span.tree_peak_bytes)
-            cells = [f"{p.name} {span.value}", "", format_duration(span.end_us - span.begin_us)]
+            named = f"{p.name} {span.value}" + ("" if span.is_finished else " (not ended)")
+            cells = [named, "", format_duration(span.end_us - span.begin_us)]
             cells += [peak, span.peak_kind, tree]
             rows.append([*cells, *[""] * (len(columns) - len(cells))])
     return table(columns, rows, long="phase")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memgauge.columns import Column, pack
+from memgauge.columns import pack
 from memgauge.errors import UsageError
 from memgauge.storage.living import recording_process
 from memgauge.storage.schema import (
@@ -62,8 +62,9 @@ class Lane:
         span_us: int = times[-1] - times[0] if times else 0
         return len(times) >= SEALED_TICKS or span_us >= SEALED_US
 
-    def packed(self) -> bytes:
-        return pack(self.times_us, (Column(s, entry[0], entry[1]) for s, entry in self.open.items()))
+    def packed(self, *, deflated: bool) -> bytes:
+        columns = [(series, entry[0], entry[1]) for series, entry in self.open.items()]
+        return pack(self.times_us, columns, deflated=deflated)
 
     def seal(self) -> None:
         """Begin a new chunk; the arrays stay the same objects, so that who appends need not know."""
@@ -233,8 +234,11 @@ class RunWriter:
         """Keep a JSON document: `estimate` or `measurement`."""
         self._add("INSERT OR REPLACE INTO document VALUES (?, ?)", kind, content)
 
-    def flush(self) -> None:
+    def flush(self, *, is_last: bool = False) -> None:
         """Write all that was added, in one transaction. What fails stays buffered for the next try.
+
+        Args:
+            is_last: Whether no chunk will grow any more.
 
         Raises:
             OSError: It cannot be written now, with the reason.
@@ -245,7 +249,7 @@ class RunWriter:
                 for statement, values in self._pending:
                     self._db.execute(statement, values)
                 for lane in self.lanes.values():
-                    self._write_chunk(lane)
+                    self._write_chunk(lane, is_last=is_last)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -273,7 +277,7 @@ class RunWriter:
             OSError: It cannot be written.
         """
         try:
-            self.flush()
+            self.flush(is_last=True)
             if self.is_in_place():
                 self._db.execute("PRAGMA journal_mode = DELETE")  # checkpoints and removes the WAL
         except sqlite3.Error:
@@ -289,12 +293,13 @@ class RunWriter:
             lane.seal()
         return dropped
 
-    def _write_chunk(self, lane: Lane) -> None:
+    def _write_chunk(self, lane: Lane, *, is_last: bool) -> None:
         times = lane.times_us
-        if len(times) == lane.written:
+        if not times or (len(times) == lane.written and not is_last):
             return
         row = lane.row or self._last["chunk"] + 1
-        values = (row, lane.name, times[0], times[-1], len(times), lane.packed())
+        data = lane.packed(deflated=is_last or lane.is_full())
+        values = (row, lane.name, times[0], times[-1], len(times), data)
         self._db.execute("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)", values)
         lane.row = row
         self._last["chunk"] = max(self._last["chunk"], row)

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from memgauge.errors import MemgaugeError
-from memgauge.explain.recording import Recording, summarise
+from memgauge.explain.recorded import Recording
+from memgauge.explain.recording import summarise
 from memgauge.storage import RunFile
 from memgauge.study.isolation import background
 from memgauge.study.records import Baseline, Machine, Status, Trial

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from memgauge.columns import MISSING
-from memgauge.explain.recording import chunks_of
+from memgauge.explain.samples import chunks_of
 from memgauge.storage import RunFile
 from memgauge.study.plan import Subject
 from memgauge.study.records import Background, Baseline

@@ -2,7 +2,7 @@
 
 On the CPU `get_memory_info` counts every block only under the BFC allocator
 (`TF_CPU_ALLOCATOR_USE_BFC=1`); otherwise oneDNN's allocator counts large blocks alone, and the figure gets
-another name. On a GPU BFC takes all free memory at its start, less a reserve, unless memory growth is on:
+another name; without oneDNN (`TF_ENABLE_ONEDNN_OPTS=0`, or a processor without AVX512_VNNI) nothing is counted. On a GPU BFC takes all free memory at its start, less a reserve, unless memory growth is on:
 the device's memory then says nothing about the network, and the peak in use does.
 
 Source:

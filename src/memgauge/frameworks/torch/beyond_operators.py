@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
 
 
+_KNOWN_COPY_BYTES = 4096
+
+
 @contextmanager
 def seen_by(mode: PhantomMode) -> Iterator[None]:
     """Give the program storages, random states and files as a trace has them, for as long as it runs."""
@@ -44,9 +47,18 @@ def _list_rng_states(patches: Patches, mode: PhantomMode) -> None:
 
 
 def _phantom_copy(mode: PhantomMode) -> Callable[[torch.UntypedStorage], torch.UntypedStorage]:
-    """`copy.deepcopy` of a detached tensor, as in a kept `state_dict()`, copies its storage."""
+    """`copy.deepcopy` of a detached tensor, as in a kept `state_dict()`, copies its storage.
+
+    What is known and small stays known, such as the counters of batch norm's and of averaged weights' copies.
+    """
 
     def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        with torch._C._DisableTorchDispatch():  # else the trace would list what is made here
+            source = torch.empty(0, dtype=torch.uint8).set_(storage)
+            is_kept = storage.nbytes() <= _KNOWN_COPY_BYTES and mode.is_known(source)
+            copied = source.clone() if is_kept else None
+        if copied is not None:
+            return mode.adopt(copied).untyped_storage()  # type: ignore[no-any-return]
         return mode.make(contiguous((storage.nbytes(),), torch.uint8)).untyped_storage()
 
     return clone

@@ -114,13 +114,19 @@ class _OnCard(Nothing):
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
-def _zero(*_: Any, **__: Any) -> int:
-    return 0
+def _of_the_card(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """Return what answers for the one card there is, its first argument."""
+
+    def ask(device: Any = None, *_: Any, **__: Any) -> Any:
+        refuse_other_cards(device)
+        return answer()
+
+    return ask
 
 
-def _statistics(*_: Any, **__: Any) -> collections.defaultdict[str, int]:
-    return collections.defaultdict(int)
-
+_nothing_of_the_card = _of_the_card(lambda: None)
+_zero = _of_the_card(lambda: 0)
+_statistics = _of_the_card(lambda: collections.defaultdict(int))
 
 _MEMORY: dict[str, Any] = {
     **dict.fromkeys(
@@ -132,15 +138,16 @@ _MEMORY: dict[str, Any] = {
     ),
     **dict.fromkeys(
         (
-            "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-            "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot",
+            "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+            "reset_accumulated_memory_stats",
         ),
-        _nothing,
+        _nothing_of_the_card,
     ),
+    **dict.fromkeys(("empty_cache", "_record_memory_history", "_dump_snapshot"), _nothing),
     "memory_stats": _statistics,
-    "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
+    "_snapshot": _of_the_card(lambda: {"segments": [], "device_traces": []}),
     "memory_snapshot": lambda *_, **__: [],
-    "memory_summary": lambda *_, **__: "",
+    "memory_summary": _of_the_card(str),
 }  # fmt: skip
 
 _ACCELERATOR: dict[str, Any] = {
@@ -156,18 +163,16 @@ _ACCELERATOR: dict[str, Any] = {
     ),
     **dict.fromkeys(("set_device_index", "set_device_idx"), refuse_other_cards),
     **dict.fromkeys(
-        (
-            "synchronize", "empty_cache",
-            "reset_peak_memory_stats", "reset_accumulated_memory_stats",
-        ),
-        _nothing,
+        ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats"), _nothing_of_the_card
     ),
+    "empty_cache": _nothing,
     "memory_stats": _statistics,
 }  # fmt: skip
 
 
 def _random(placement: Placement) -> dict[str, Any]:
     def state(device: Any = "cuda") -> torch.Tensor:
+        refuse_other_cards(device)
         with placement.at(False):
             return torch.zeros(RNG_STATE_BYTES, dtype=torch.uint8, device=CPU)
 
@@ -195,7 +200,7 @@ def _answers(placement: Placement) -> dict[str, Any]:
         "device": _OnCard,
         "set_device": refuse_other_cards,
         **dict.fromkeys(("Event", "device_of", "_DeviceGuard"), Nothing),
-        **dict.fromkeys(("init", "synchronize", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        **dict.fromkeys(("init", "ipc_collect", "set_sync_debug_mode"), _nothing),
         "nvtx": Nothing(),
         **_MEMORY,
         **_random(placement),

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _device as torch_device
 
 from memgauge.frameworks.torch.cuda_placement import Placement
-from memgauge.frameworks.torch.cuda_tensor import CPU, below_modes, place_of
+from memgauge.frameworks.torch.cuda_tensor import CPU, below_modes, place_of, refuse_other_cards
 from memgauge.frameworks.torch.patches import Patches
 
 _FACTORIES = (
@@ -121,6 +121,7 @@ def _generator() -> Any:
 
     class Generator(metaclass=AnyGenerator):
         def __new__(cls, device: Any = "cpu") -> Any:
+            refuse_other_cards(device)
             return real(device=CPU)
 
     return Generator

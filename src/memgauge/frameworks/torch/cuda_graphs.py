@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from memgauge.allocators.cuda_caching import GRAPH_POOL
+from memgauge.frameworks.torch.cuda_tensor import refuse_other_cards
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.roles import tensors_in
 from memgauge.records import Category
@@ -74,6 +75,7 @@ class Graphs:
 
     def synchronize(self, device: Any = None) -> None:
         """`torch.cuda.synchronize`."""
+        refuse_other_cards(device)
         if self._ledger.graph_pool:
             raise RuntimeError(_NOT_IN_A_CAPTURE)
 

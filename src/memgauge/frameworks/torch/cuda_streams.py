@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from memgauge.frameworks.torch.cuda_tensor import refuse_other_cards
 from memgauge.frameworks.torch.ledger import Ledger
 
 GPU = torch.device("cuda", 0)
@@ -82,17 +83,20 @@ class Streams:
         class Made(Stream):
             """`torch.cuda.Stream(...)`: the next of the pool. Entering it makes it the current one."""
 
-            def __init__(made, *_: Any, **__: Any) -> None:
+            def __init__(made, device: Any = None, *_: Any, **__: Any) -> None:
+                refuse_other_cards(device)
                 super().__init__(next(numbers))
 
         self.Stream = Made
 
     def current(self, device: Any = None) -> Stream:
         """`torch.cuda.current_stream`."""
+        refuse_other_cards(device)
         return Stream(self._ledger.stream, self._ledger.graph_pool > 0)
 
     def default(self, device: Any = None) -> Stream:
         """`torch.cuda.default_stream`."""
+        refuse_other_cards(device)
         return Stream(DEFAULT)
 
     def set(self, stream: Any) -> None:

@@ -3,6 +3,7 @@
 torch.compile               traced as eager code, named in `unmodelled`
 quantised modules, dtypes   an error that names the module
 flex_attention, scan, ...   an error that names the operator and the user's line
+nested tensors              the same, but for jagged ones on the CPU, which are followed into what they wrap
 custom operators            an error, unless they have a fake implementation
 several processes           an error that says what they would add
 .cuda() on a CPU target     an error with the line to write instead
@@ -40,6 +41,8 @@ def watching(unmodelled: dict[str, None]) -> Iterator[None]:
     with Patches() as patches:
         patches.set(torch, "compile", _as_eager(unmodelled))
         patches.set(torch.nn.Module, "compile", lambda self, *_, **__: _note(unmodelled, type(self).__name__))
+        _refuse_nested_on_cuda(patches)
+        _refuse_flex_attention(patches)
         patches.set(torch.nn.parallel.DistributedDataParallel, "__init__", _refuse_processes)
         if torch.distributed.is_available():
             patches.set(torch.distributed, "init_process_group", _refuse_processes)
@@ -94,6 +97,8 @@ def inspect(objects: Any, functions: Iterable[Callable[..., Any]], unmodelled: d
                     raise UnsupportedError(_quantised(where))
 
     for function in functions:
+        if hasattr(function, "_torchdynamo_orig_callable"):
+            _note(unmodelled, function.__name__)
         for name, value in named_by(function):
             if hasattr(value, "_torchdynamo_orig_callable") and not isinstance(value, torch.nn.Module):
                 _note(unmodelled, name)
@@ -101,6 +106,7 @@ def inspect(objects: Any, functions: Iterable[Callable[..., Any]], unmodelled: d
 
 def named_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """Yield the globals and the variables around it that a function names."""
+    function = getattr(function, "_torchdynamo_orig_callable", function)  # what torch.compile wraps
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -152,6 +158,62 @@ def refuse_higher_order(func: Any) -> None:
         else "`memgauge measure` really runs it"
     )
     raise UnsupportedError(f"{name} at {user_line()} is not eager PyTorch but made to be compiled; {advice}")
+
+
+# What makes a nested tensor of the strided layout, the fast path of `nn.TransformerEncoder` included.
+_MAKES_NESTED = (
+    "aten._nested_tensor_from_tensor_list",
+    "aten._nested_tensor_from_mask",
+    "aten._nested_from_padded",
+    "aten._nested_view_from_buffer",
+)
+
+
+def refuse_nested_operator(name: str) -> None:
+    """Name the user's line where strided nested tensors are made, for which `meta` has no shape rules.
+
+    Raises:
+        UnsupportedError: The operator (`aten._nested_tensor_from_mask`) makes a nested tensor.
+    """
+    if name in _MAKES_NESTED:
+        advice = (
+            "pass enable_nested_tensor=False to nn.TransformerEncoder, or pad by hand"
+            if name.endswith("from_mask")
+            else "pad to one length, or for a CPU target take layout=torch.jagged"
+        )
+        raise UnsupportedError(_nested(advice))
+
+
+def _nested(advice: str) -> str:
+    return f"{user_line()}: nested tensors are not followed here; {advice}; `memgauge measure` really runs it"
+
+
+def _refuse_nested_on_cuda(patches: Patches) -> None:
+    """Jagged tensors whose values are said to be on the card, but are the CPU's, abort the interpreter in C++."""
+    from torch.nested._internal.nested_tensor import NestedTensor
+
+    real = NestedTensor.__new__
+
+    def new(cls: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        if values.device.type == "cuda":
+            raise UnsupportedError(_nested("on a GPU only tensors of one length are: pad to it"))
+        return real(cls, values, *args, **kwargs)
+
+    patches.set(NestedTensor, "__new__", new)
+
+
+def _refuse_flex_attention(patches: Patches) -> None:
+    """Before it looks for CUDA's compiler, or for gradients, which it has none of on the CPU.
+
+    Source: `flex_attention` asks `_validate_sdpa_input` first (torch/nn/attention/flex_attention.py, since torch 2.5),
+    by a name of its own module, so that functions imported before the trace come here too.
+    """
+    from torch.nn.attention import flex_attention as module
+
+    def refuse(*_: Any, **__: Any) -> None:
+        refuse_higher_order("flex_attention")
+
+    patches.set(module, "_validate_sdpa_input", refuse)
 
 
 def without_shape_rule(name: str) -> UnsupportedError:

@@ -206,7 +206,10 @@ class Scopes:
 def _first_shape(output: object) -> tuple[int, ...] | None:
     """Return the shape of the first tensor in what a module returned, None if there is none."""
     if isinstance(output, torch.Tensor):
-        return tuple(output.shape)
+        # A jagged tensor's shape has a symbol for its uneven lengths; that of what it wraps has their sum.
+        # Source: torch/nested/_internal/nested_tensor.py.
+        wrapped: Any = output._values if output.layout is torch.jagged else output
+        return tuple(wrapped.shape)
     values = list(output.values()) if isinstance(output, dict) else output
     if isinstance(values, (tuple, list)):
         for value in values:

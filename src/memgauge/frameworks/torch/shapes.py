@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses import fake_tensor
 
-from memgauge.frameworks.torch.not_eager import refuse_quantised_operator, without_shape_rule
+from memgauge.frameworks.torch.not_eager import (
+    refuse_nested_operator,
+    refuse_quantised_operator,
+    without_shape_rule,
+)
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.values import ValueReader
 
@@ -102,6 +106,7 @@ def _key(value: Any, exact_floats: bool) -> Any:
 
 
 def _ask(func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    refuse_nested_operator(rule.name)
     refuse_quantised_operator(rule.name)
     arguments = {
         k: None if isinstance(v, torch.Generator) else v for k, v in kwargs.items() if k != "pin_memory"

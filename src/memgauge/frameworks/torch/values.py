@@ -19,11 +19,17 @@ import torch
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
-from memgauge.usercode import is_installed, is_machinery
+from memgauge.usercode import is_installed, is_machinery, is_own
 from memgauge.workload import DECLARABLE
 
-# Conditions in torch's own code that hold in any run that makes progress: file, text of the line.
-_PROGRESS = (("torch/optim/lbfgs.py", "ys > 1e-10"),)  # LBFGS keeps a correction pair of each iteration
+# What LBFGS asks of its tensors holds or not as in a run that makes progress (torch/optim/lbfgs.py, torch 2.13): it
+# keeps a correction pair of each iteration, and `_strong_wolfe` accepts its first step, so that `max_eval` does not
+# end the iterations early. No other condition there holds: those end an iteration, or widen the line search.
+_LBFGS = "torch/optim/lbfgs.py"
+_HOLD_IN_LBFGS = {
+    "if ys > 1e-10": "LBFGS is taken to keep what it learns in each iteration until its history is full",
+    "if abs(gtd_new) <= -c2 * gtd": "LBFGS's line search is taken to accept its first step",
+}
 
 # A line that reads a condition so often in one run is taken for a loop that never ends.
 _ENDLESS = 100_000
@@ -51,7 +57,7 @@ class ValueReader:
         dtype = tensors[0].dtype
         if dtype is torch.bool:
             return self._condition(rule)
-        if "item" in self._declared:
+        if "item" in self._declared and not (dtype.is_floating_point and _line_of_lbfgs()):
             value = self._declared["item"]
             return value if dtype.is_floating_point else int(value)
         if dtype.is_complex:
@@ -77,8 +83,12 @@ class ValueReader:
 
     def _condition(self, rule: Rule) -> bool:
         """Whether a condition holds: as declared, else not; a number holds so many times at each line."""
-        if _holds_while_progressing():
-            return True
+        of_lbfgs = _line_of_lbfgs()
+        if of_lbfgs is not None:
+            reason = next((why for text, why in _HOLD_IN_LBFGS.items() if text in of_lbfgs), None)
+            if reason is not None:
+                self.assume(reason)
+            return reason is not None
         line = user_line()
         declared = self._declared.get("condition")
         if declared is None:
@@ -119,16 +129,14 @@ class ValueReader:
         )
 
 
-def _holds_while_progressing() -> bool:
-    frame = sys._getframe(1)
-    for _ in range(8):
-        if frame is None or frame.f_back is None:
-            return False
+def _line_of_lbfgs() -> str | None:
+    """Return the line of LBFGS's own code that reads a value; None if another, such as the closure, reads it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back
-        for file, text in _PROGRESS:
-            if frame.f_code.co_filename.endswith(file):
-                return text in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return False
+    if frame is None or not frame.f_code.co_filename.endswith(_LBFGS):
+        return None
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def user_line() -> str:
