@@ -4,7 +4,7 @@ A chunk holds the ticks of one lane over some seconds: one column of times, and 
 column per series that was read meanwhile. A series may begin after the first tick and
 end before the last. Differences of what is sampled are small, and splitting them into
 byte planes puts all the zeros side by side, so that deflate removes them. A chunk that
-grows is written again and again: it is plain, which takes a tenth of the time. Nothing
+grows is written again and again: it is plain, which takes a third of the time. Nothing
 here needs more than the standard library, since the sampler has to stay small.
 """
 
@@ -21,13 +21,8 @@ from typing import NamedTuple
 MISSING = -1  # a value that could not be read at this tick; every real value is zero or more
 # Runs of equal bytes are all there is to find in byte planes of differences; a small window keeps deflate's
 # tables, which are set up for each chunk, in the processor's cache.
-_DEFLATE = (
-    1,
-    zlib.DEFLATED,
-    12,
-    5,
-    zlib.Z_RLE,
-)  # level, method, window of 2^12 bytes, memory level, strategy
+# Level, method, window of 2^12 bytes, memory level, strategy:
+_DEFLATE = (1, zlib.DEFLATED, 12, 5, zlib.Z_RLE)
 _FIRST, _HIGHEST_BIT = bytes(8), bytes(7) + b"\x80"
 _PLAIN = b"\0"  # begins a chunk that is not deflated, before its checksum (zlib.crc32); no zlib stream does
 _HEAD = Struct("<III")  # number of series, of ticks, of values

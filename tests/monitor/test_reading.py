@@ -353,6 +353,36 @@ inner.__exit__(None, None, None); outer.__exit__(None, None, None)
     assert job.end()[0] == 0
 
 
+def test_a_phase_of_a_process_that_is_gone_is_not_open_now(tmp_path: Path) -> None:
+    code = """
+import memgauge
+memgauge.phase("train").__enter__()
+child = os.fork()
+if child == 0:
+    memgauge.phase("worker").__enter__()
+    say(); wait()
+    os._exit(0)
+say(); os.waitpid(child, 0); wait()
+"""
+    job = Job(code, tmp_path / "a.mg", "-q", "-i", "20ms")
+    shown: list[str] = []
+
+    def phase(run: RunFile) -> str:
+        live = Live(run)
+        live.refresh()
+        return live.phase
+
+    for _ in range(2):
+        job.heard()
+    assert "worker" in until(job.path, lambda run: "worker" in phase(run) and phase(run), job.process)
+    job.go()
+    until(job.path, lambda run: any(p.gone_us is not None for p in run.processes), job.process)
+    until(job.path, lambda run: shown.append(phase(run)) or "worker" not in shown[-1], job.process)
+    assert shown[-1] == "train"
+    job.go()
+    assert job.end()[0] == 0
+
+
 def test_live_without_a_terminal_leaves_the_commands_output_alone(tmp_path: Path) -> None:
     command = [
         *memgauge("monitor", "--live", "-q", "-o", str(tmp_path / "a.mg"), "--"),

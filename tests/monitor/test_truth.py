@@ -100,17 +100,22 @@ def test_what_others_take_shows_in_the_systems_memory_while_the_tree_sleeps(tmp_
     more_ticks(path, job, 30)
     with RunFile(path) as run:
         began_ns = run.header["started_monotonic_ns"]
-        low = values(run, "system_used_bytes")[-1][1]
-    with mmap.mmap(-1, 1024 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
-        taken_us = (time.monotonic_ns() - began_ns) // 1000
-        more_ticks(path, job, 10)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    memory, held = Memory(), []
+    low = memory.read()[0]
+    # The first of it comes from lists of each CPU, which the kernel does not count as free.
+    while (now := memory.read()[0]) < low + 400 * MIB and len(held) < 16:
+        held.append(mmap.mmap(-1, 256 * MIB, flags=flags))
+    taken_us = (time.monotonic_ns() - began_ns) // 1000
+    more_ticks(path, job, 10)
     job.go()
     assert job.end()[0] == 0
+    assert now > low + 400 * MIB
     with RunFile(path) as run:
         series = {s.metric: s for s in run.series}
         later = [value for at, value in values(run, "system_used_bytes") if at > taken_us]
     assert series["system_used_bytes"].refresh_us == 50_000
-    assert any(value > low + 400 * MIB for value in later[:6])
+    assert any(value > low + 200 * MIB for value in later[:6])
 
 
 def test_what_is_held_is_reported_within_a_percent(tmp_path: Path) -> None:

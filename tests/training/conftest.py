@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from memgauge.data import catalogue, cifar, files, idx
 
@@ -11,6 +12,14 @@ def own_folder(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("data")
     monkeypatch.setenv("MEMGAUGE_DATA", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def threads_stay():
+    """A training in this process sets how many threads torch has; the tests after it are not to notice."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

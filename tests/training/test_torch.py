@@ -70,10 +70,8 @@ def test_the_estimate_holds_for_the_loop_itself(training):
         step=made.step,
         mode=training.mode,
     )
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     measured = allocated_peaks(looped, steps=2)["peak_allocated_bytes"]
-    torch.set_num_threads(threads)
     predicted = estimate(made, steps=2, threads=1).peak.allocated_bytes
     assert predicted == pytest.approx(measured, rel=0.01)
 

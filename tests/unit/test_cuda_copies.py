@@ -178,6 +178,43 @@ def test_cudnn_attention_sums_the_querys_gradient_in_float32() -> None:
     assert sorted(backward) == [2 * 4 * 64 * 32 * 2] * 3 + [2 * 4 * 64 * 33 * 4]
 
 
+def attention_backward(dtype: torch.dtype, *, rows_first: bool, summed: bool) -> list[int]:
+    """The sizes that the backward of attention asks for."""
+
+    def head() -> Any:
+        shape = (8, 64, 4, 32) if rows_first else (8, 4, 64, 32)
+        made = torch.randn(*shape, dtype=dtype, device="cuda").requires_grad_()
+        return made.transpose(1, 2) if rows_first else made
+
+    def step() -> None:
+        found = F.scaled_dot_product_attention(head(), head(), head())
+        found = found if summed else found.transpose(1, 2).reshape(8, 64, 128).relu()
+        (found.sum() if summed else (found * found).sum()).backward()
+
+    kind = "efficient" if dtype is torch.float32 else "flash"
+    return requests(traced(step, Card(capability=(8, 0))), f"_scaled_dot_product_{kind}_attention_backward")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("rows_first", "summed", "of_flash", "of_efficient"),
+    [
+        (True, False, 0, 0),  # a gradient and an output as most networks have them
+        (True, True, 1, 1),  # the gradient of a sum is one number, expanded
+        (False, False, 1, 0),  # the output lies as the query does; its gradient does not
+        (False, True, 2, 1),
+    ],
+)
+def test_backward_of_attention_copies_what_does_not_lie_row_by_row(
+    dtype: torch.dtype, rows_first: bool, summed: bool, of_flash: int, of_efficient: int
+) -> None:
+    asked = attention_backward(dtype, rows_first=rows_first, summed=summed)
+    size = 8 * 4 * 64 * 32 * dtype.itemsize
+    of_kernel = [size] if dtype is torch.float32 else []  # gradient times output, of which it sums each row
+    copies = of_efficient if dtype is torch.float32 else of_flash
+    assert [s for s in asked if s == size] == [size] * (copies + 3) + of_kernel
+
+
 def test_a_mask_of_truths_becomes_numbers_for_cudnn_too() -> None:
     def step() -> None:
         q = torch.randn(2, 4, 64, 32, dtype=torch.float16, device="cuda")

@@ -35,7 +35,7 @@ class Phases:
                 return
 
     def end_all(self) -> None:
-        """End what is open, innermost first: what an exception left is not to last until the recording's end."""
+        """End what is open, innermost first: what an exception left is not to last until the process's end."""
         while self._open:
             self._open.pop()[1].__exit__(None, None, None)
 

@@ -32,7 +32,7 @@ class SpanOf(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None  # highest resident size of the process that declared it
     peak_kind: str
     tree_peak_bytes: int | None  # highest sum over the tree, sampled
-    is_finished: bool = True  # else it was open when the recording ended, or is
+    is_finished: bool = True  # else it was open when its process or the recording ended, or is
 
 
 class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,8 @@ SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short r
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
 SHARES_BEHIND = 1 / 4  # of the tree's resident memory: what may move before they are read out of turn
-SYSTEM_STANDS_NS = (
-    50_000_000  # how long a reading of the system's memory stands while the tree's has not moved
-)
+# How long a reading of the system's memory stands while the tree's has not moved:
+SYSTEM_STANDS_NS = 50_000_000
 
 
 class ProcessReadings:
@@ -271,7 +270,7 @@ class MachineReadings:
     def read_fast(self, tree_has_moved: bool) -> None:
         """Read what the system uses, and what it could give.
 
-        It takes half of what a tick does. While the tree's memory stands still, only others can move it: then a
+        It takes about two fifths of what a tick's readings do. While the tree's memory stands still, only others can move it: then a
         reading stands for `SYSTEM_STANDS_NS`.
         """
         self._system_stood += 1

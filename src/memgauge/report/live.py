@@ -109,8 +109,9 @@ class Live:
 
     def _current_phase(self) -> str:
         stacks: dict[int, list[str]] = {}
-        for band in bands(self.run.marks, self.run.last_us(), self.run.processes):
-            if not band.is_finished:
+        now_us = self.run.last_us()
+        for band in bands(self.run.marks, now_us, self.run.processes):
+            if not band.is_finished and band.end_us >= now_us:  # else its process is gone
                 stacks.setdefault(band.pid, []).append(titled(band))
         latest = next((titled(mark) for mark in reversed(self.run.marks) if mark.kind == "mark"), "")
         return ", ".join(" › ".join(stack) for stack in list(stacks.values())[:3]) or latest

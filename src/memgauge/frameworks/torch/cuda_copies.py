@@ -3,7 +3,8 @@
 Autograd saves the input, not the copy. What convolutions copy is in `cuda_convolution`. Sources of torch 2.13,
 aten/src/ATen/native: cuda/layer_norm_kernel.cu (`expect_contiguous`),
 cuda/SoftMax.cu `host_softmax`, `host_softmax_backward`; cuda/Blas.cpp `prepare_batch_matrix_for_cublas` and
-cuda/cuBlasCommonArgs.h `prepare_matrix_for_cublas` for products.
+cuda/cuBlasCommonArgs.h `prepare_matrix_for_cublas` for products; transformers/cuda/attention_backward.cu
+`_flash_attention_backward`, `_efficient_attention_backward`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ _ORDINARY: dict[Any, tuple[int, ...]] = {
     aten._log_softmax.default: (0,),
     aten._log_softmax_backward_data.default: (0, 1),
 }
+# Of the arguments, batch x heads x rows x size, that a kernel reads with the heads of a row side by side only: the
+# gradient, and flash attention's output.
+_ROW_BY_ROW: dict[Any, tuple[int, ...]] = {
+    aten._scaled_dot_product_flash_attention_backward.default: (0, 4),
+    aten._scaled_dot_product_efficient_attention_backward.default: (0,),
+}
 # Positions of the two factors of a product.
 _FACTORS: dict[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1),
@@ -36,13 +43,14 @@ _FACTORS: dict[Any, tuple[int, int]] = {
     aten.addmm.default: (1, 2),
     aten.baddbmm.default: (1, 2),
 }
-COPYING = _ORDINARY.keys() | _FACTORS.keys()
+COPYING = _ORDINARY.keys() | _ROW_BY_ROW.keys() | _FACTORS.keys()
 
 
 @contextmanager
 def copied(mode: CudaPhantomMode, func: Any, args: tuple[Any, ...]) -> Iterator[None]:
     """Hold the copies that a kernel makes of its inputs, as long as it runs."""
     wanted = [args[p] for p in _ORDINARY.get(func, ()) if not args[p].is_contiguous()]
+    wanted += [args[p] for p in _ROW_BY_ROW.get(func, ()) if not args[p].transpose(1, 2).is_contiguous()]
     wanted += [args[p] for p in _FACTORS.get(func, ()) if not _is_read_by_cublas(args[p])]
     copies = [mode.hold(tensor.numel() * tensor.itemsize) for tensor in wanted]
     yield

@@ -5,6 +5,7 @@ Everything else (views, known values, shape rules) is as on the CPU.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -90,23 +91,16 @@ class CudaPhantomMode(PhantomMode):
                     result = self._as_operator(func, kernel, args, kwargs)
                     if result is not NotImplemented:
                         return result
-                self.libraries.before(func, args)
-                result = super().__torch_dispatch__(func, types, args, kwargs)
-                if result is not NotImplemented:
-                    self._as_operator(func, self._scratch_after, (func, args, kwargs, result), {})
-                return result
             return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _compute(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func not in COPYING or not self.placement.now:
+        if not self.placement.now:
             return super()._compute(func, rule, args, kwargs)
-        with copied(self, func, args):
-            return super()._compute(func, rule, args, kwargs)
-
-    def _scratch_after(
-        self, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        self.libraries.after(func, args, kwargs, result)
+        self.libraries.before(func, args)
+        with copied(self, func, args) if func in COPYING else nullcontext():
+            result = super()._compute(func, rule, args, kwargs)
+            self.libraries.after(func, args, kwargs, result)
+        return result
 
     def _as_operator(self, func: Any, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self._ledger.operator = self._ledger.operator, func._schema.name.replace("::", ".")

@@ -34,8 +34,8 @@ def _is_fit(matrix: torch.Tensor) -> bool:
 def _half(left: torch.Tensor, result: Any, threads: int) -> int:
     """OneDNN's product of bfloat16 matrices keeps sums in float32, for each thread those of its share of rows.
 
-    A share is of one matrix at most, of less than a row where there are more threads than rows, in steps of 64 sums;
-    together they have room for one matrix at least.
+    A share is of one matrix at most, of whole rows unless there is less than a row for each thread, in steps of 64
+    sums; together they have room for one matrix at least.
 
     Source: torch aten/src/ATen/native/mkldnn/Matmul.cpp, checksize; oneDNN src/cpu/matmul/gemm_bf16_matmul.cpp,
     init_scratchpad. The shares: our measurement, 1 to 4 threads, Xeon with AVX-512 and without
