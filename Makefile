@@ -45,7 +45,7 @@ layers: $(READY) ## imports point downwards only
 	$(BIN)/lint-imports
 
 unit: $(READY) ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 bench: $(READY) ## accuracy and speed on this machine (long); see docs/benchmarks.md
 	$(BIN)/python benchmarks/speed.py
