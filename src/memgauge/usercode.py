@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -177,6 +178,7 @@ def _put_first(directory: Path) -> None:
     importlib.invalidate_caches()
 
 
+@cache  # a program may read a value many thousand times
 def is_machinery(filename: str) -> bool:
     """Return whether a file is memgauge's, torch's or the standard library's."""
     if filename.startswith("<frozen"):
@@ -189,11 +191,13 @@ def is_machinery(filename: str) -> bool:
     return Path(sysconfig.get_paths()["stdlib"]) in path.parents and not is_installed(filename)
 
 
+@cache
 def is_own(filename: str) -> bool:
     """Return whether a file is memgauge's."""
     return _PACKAGE in Path(filename).parents
 
 
+@cache
 def is_installed(filename: str) -> bool:
     """Return whether a file belongs to an installed package, not to the user's own code."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(filename).parts)

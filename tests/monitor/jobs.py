@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ def until(path: Path, true: Callable[[RunFile], Any], process: Any = None) -> An
             if found:
                 return found
         assert process is None or process.poll() is None, process.communicate()
+
+
+def more_ticks(path: Path, job: Job, count: int = 3) -> None:
+    """Wait until the file holds so many ticks that were taken after this call."""
+    now = time.monotonic_ns()
+
+    def later(run: RunFile) -> bool:
+        begin = (now - run.header["started_monotonic_ns"]) // 1000
+        return sum(t > begin for _, c in run.chunks("fast", begin) for t in c.times_us) >= count
+
+    until(path, later, job.process)
 
 
 def ticks(run: RunFile, lane: str = "fast") -> int:

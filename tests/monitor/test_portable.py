@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import MIB, Job, memgauge, ticks, until, values
+from jobs import MIB, Job, memgauge, more_ticks, ticks, until, values
 
 import memgauge as mg
 from memgauge.explain.recording import how_it_ended, summarise
@@ -17,11 +17,6 @@ from memgauge.monitor import system
 from memgauge.storage import RunFile
 
 PSUTIL = {system.READER: "psutil"}
-
-
-def more_ticks(path: Path, job: Job) -> None:
-    seen = until(path, ticks, job.process)
-    until(path, lambda run: ticks(run) > seen + 3, job.process)
 
 
 def test_a_job_is_recorded_with_what_psutil_gives(tmp_path: Path) -> None:
@@ -82,7 +77,8 @@ child.wait(); os.wait()
     job = Job(code, path, "-i", "20ms", "-q", env=PSUTIL)
     pids = [int(job.heard()) for _ in range(2)]
     for pid in pids:
-        until(path, lambda run, pid=pid: len(values(run, "rss_bytes", pid)) > 3, job.process)
+        until(path, lambda run, pid=pid: values(run, "rss_bytes", pid), job.process)
+        more_ticks(path, job)
         job.go()
     assert job.end()[0] == 0
     with RunFile(path) as run:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
+from jobs import MIB, Job, memgauge, more_ticks, ticks, until, values, why_ends_are_not_told
 
 from memgauge.explain.bands import bands
 from memgauge.explain.recording import summarise
@@ -26,17 +26,6 @@ held = mmap.mmap(-1, 32 << 20)
 print(ctypes.addressof(ctypes.c_char.from_buffer(held)), flush=True)
 sys.stdin.read()
 """
-
-
-def more_ticks(path: Path, job: Job, count: int = 3) -> None:
-    """Wait until the file holds so many ticks that were taken after this call."""
-    now = time.monotonic_ns()
-
-    def later(run: RunFile) -> bool:
-        begin = (now - run.header["started_monotonic_ns"]) // 1000
-        return sum(t > begin for _, c in run.chunks("fast", begin) for t in c.times_us) >= count
-
-    until(path, later, job.process)
 
 
 def slow_tick(path: Path, job: Job) -> None:

@@ -15,11 +15,12 @@ def own_folder(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def threads_stay():
-    """A training in this process sets how many threads torch has; the tests after it are not to notice."""
-    before = torch.get_num_threads()
+def torch_as_it_is():
+    """Weights are the same in whatever order tests run; how many threads a training sets does not outlive it."""
+    threads = torch.get_num_threads()
+    torch.manual_seed(0)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ _HOLD_IN_LBFGS = {
 }
 
 # A line that reads a condition so often in one run is taken for a loop that never ends.
-_ENDLESS = 100_000
+_ENDLESS = 50_000
 
 
 class ValueReader:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from memgauge.frameworks.torch.cpu_workspace.layout import made_contiguous
+from memgauge.frameworks.torch.cpu_workspace.matmul import onednn_sums_bfloat16
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -36,9 +39,9 @@ def flash_attention_backward(args: Args, kwargs: Kwargs, result: Any, threads: i
     accumulator = 8 if query.itemsize == 8 else 4
     held = threads * 2 * rows * columns * accumulator + rows * accumulator
     if query.itemsize == 2:
-        # Products in half precision go through oneDNN, which sums in single precision.
         held += threads * 2 * rows * columns * 2
-        held += query.shape[3] * max(rows, columns) * 4 + 132
+        if query.dtype is not torch.bfloat16 or onednn_sums_bfloat16():
+            held += query.shape[3] * max(rows, columns) * 4 + 132
     return int(held) + made_contiguous(grad.transpose(1, 2))
 
 

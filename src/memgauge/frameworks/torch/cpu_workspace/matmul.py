@@ -15,10 +15,15 @@ Kwargs = dict[str, Any]
 
 
 @lru_cache(maxsize=1)
-def has_bfloat16_products() -> bool:
-    """Whether the processor multiplies bfloat16 itself; oneDNN then needs no buffer of sums."""
-    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(probe and probe())
+def onednn_sums_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 matrices with a buffer of sums.
+
+    It is asked on processors with AVX-512 (torch aten/src/ATen/native/mkldnn/Utils.h, mkldnn_bf16_device_check), and
+    needs none on those that multiply bfloat16 themselves.
+    """
+    is_asked = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    by_processor = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return bool(is_asked and not by_processor)
 
 
 def _is_fit(matrix: torch.Tensor) -> bool:
@@ -41,7 +46,7 @@ def _half(left: torch.Tensor, result: Any, threads: int) -> int:
     init_scratchpad. The shares: our measurement, 1 to 4 threads, Xeon with AVX-512 and without
     bfloat16 instructions, torch 2.13, 2026-11-22.
     """
-    if result.dtype is not torch.bfloat16 or has_bfloat16_products():
+    if result.dtype is not torch.bfloat16 or not onednn_sums_bfloat16():
         return 0
     if result.numel() * left.shape[-1] <= 4096:
         return 0  # too small to be worth asking oneDNN
