@@ -542,6 +542,22 @@ def test_a_control_group_is_shown_if_it_is_the_jobs(
     assert ("control group" in tables) is is_shown
 
 
+@pytest.mark.parametrize(("group_mib", "kind"), [(520, "exact"), (400, "lower bound")])
+def test_a_control_group_that_was_not_charged_for_all_is_a_lower_bound(
+    tmp_path: Path, group_mib: int, kind: str
+) -> None:
+    path = tmp_path / "a.mg"
+    header = {"interval_ns": 10**8, "cgroup": {"folder": "/somewhere", "is_own": True}}
+    writer = RunWriter(path, {**header, "ended": {"how": "exited", "text": "exited with 0"}})
+    writer.set_peak(PeakRow("largest_process_bytes", 500 * MIB, "exact", "VmHWM", "", None, None, None))
+    writer.set_peak(PeakRow("cgroup_bytes", group_mib * MIB, "exact", "memory.peak", "", None, None, None))
+    writer.close()
+    with RunFile(path) as run:
+        (group,) = [p for p in summarise(run).peaks if p.name == "control group"]
+    assert group.kind == kind
+    assert bool(group.reason) is (kind != "exact")
+
+
 def test_what_tensorflow_holds_on_the_cpu_is_drawn_with_host_memory(tmp_path: Path) -> None:
     with_marks = tmp_path / "run.mg"
     writer = RunWriter(with_marks, {"interval_ns": 10**8})

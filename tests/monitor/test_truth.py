@@ -553,3 +553,39 @@ def test_what_others_bring_into_the_memory_of_a_sleeper_shows_once_its_peak_is_r
     finally:
         job.kill()
         job.communicate()
+
+
+def test_the_largest_process_says_where_its_peak_was_read(tmp_path: Path) -> None:
+    code = """
+import memgauge, mmap, resource
+with memgauge.phase("a"):
+    held = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    held.close()
+with memgauge.phase("b"): pass
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 150 << 10
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q").end()[0] == 0
+    with RunFile(path) as run:
+        largest = next(p for p in run.peaks if p.metric == "largest_process_bytes")
+    assert largest.bytes > 200 * MIB
+    assert largest.kind == "exact"
+    assert "wait4" not in largest.instrument
+
+
+def test_pss_follows_a_process_that_grows_for_seconds(tmp_path: Path) -> None:
+    code = """
+import mmap
+held = []
+for _ in range(6):
+    held.append(mmap.mmap(-1, 128 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
+    time.sleep(0.6)  # how long it holds them, of which the recording is asked
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q").end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    pss = next(p for p in said.peaks if p.name == "tree, sum of PSS")
+    rss = next(p for p in said.peaks if p.name == "tree, sum of RSS")
+    assert pss.bytes > 0.97 * (rss.bytes - 16 * MIB)  # what is left is shared with other programs
+    assert not [n.text for n in said.notes if n.topic == "budget"]

@@ -276,6 +276,40 @@ def test_what_an_exception_left_open_ends_and_lies_across_nothing(
         assert len(by_name["predict"]) == 1
 
 
+def test_the_trainers_evaluation_has_its_first_batch_too(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("""
+import copy, memgauge, mmap, pickle, tempfile, torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from memgauge.callbacks.transformers import MemoryPhases
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, x):
+        if not self.training:
+            held = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+            held.close()
+        return {"loss": self.layer(x).sum()}
+class Copying(TrainerCallback):
+    def on_epoch_begin(self, args, state, control, model, **others):
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model))).eval()
+        copied(torch.zeros(2, 4))
+rows = [{"x": torch.zeros(4)}] * 4
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        folder, num_train_epochs=2, per_device_train_batch_size=2, per_device_eval_batch_size=4, save_strategy="no",
+        report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, eval_strategy="epoch",
+    )
+    callbacks = [MemoryPhases(), Copying()]
+    Trainer(Model(), arguments, train_dataset=rows, eval_dataset=rows, callbacks=callbacks).train()
+""")
+    said = recorded_with_libraries(script, tmp_path)
+    by_name = {p.name: p for p in said.phases}
+    assert by_name["train"].count == by_name["evaluate"].count == 2
+    assert (by_name["evaluate"].peak_bytes or 0) > (by_name["train"].each[0].peak_bytes or 0) + 190 * MIB
+
+
 def test_phases_that_have_not_ended_are_said_to_in_the_tables(tmp_path: Path) -> None:
     code = """
 import memgauge

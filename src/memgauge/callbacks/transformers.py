@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transformers import TrainerCallback
@@ -12,6 +14,9 @@ from memgauge.callbacks import Phases
 class MemoryPhases(TrainerCallback):  # type: ignore[misc]
     """Tell a recording of epochs and evaluations.
 
+    The Trainer tells callbacks when a batch was evaluated, not when it begins. While it trains, the model's first
+    forward pass in evaluation mode begins the phase; elsewhere, and under `torch_compile`, the first batch is left out.
+
     Args:
         steps: Also of every training step; each costs some microseconds.
     """
@@ -19,10 +24,17 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
     def __init__(self, *, steps: bool = False) -> None:
         self._phases = Phases()
         self._steps = steps
+        self._hook: Any = None
 
     # The Trainer tells callbacks of no exception: what one left open ends when it trains again.
-    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         self._phases.end_all()
+        self._remove_hook()
+        if model is not None and not args.torch_compile:
+            self._hook = model.register_forward_pre_hook(_Forward(partial(self._evaluation_begins, state)))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._remove_hook()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         epoch = int(state.epoch or 0)
@@ -33,6 +45,7 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
         self._phases.end("train")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._phases.end("evaluate")  # one that was not the Trainer's
         if self._steps:
             self._phases.begin("step", state.global_step)
 
@@ -40,11 +53,33 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
         self._phases.end("step")
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if not self._phases.is_open("evaluate"):
-            self._phases.begin("evaluate", state.global_step)
+        self._evaluation_begins(state)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._phases.end("evaluate")
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **others: Any) -> None:
         self._phases.end("evaluate")
+
+    def _evaluation_begins(self, state: Any) -> None:
+        if not self._phases.is_open("evaluate"):
+            self._phases.begin("evaluate", state.global_step)
+
+    def _remove_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+class _Forward:
+    """A model's hook: tells of a forward pass in evaluation mode. In copies of the model, and saved ones, it is deaf."""
+
+    def __init__(self, tell: Callable[[], None] | None = None) -> None:
+        self._tell = tell
+
+    def __call__(self, model: Any, inputs: Any) -> None:
+        if self._tell is not None and not model.training:
+            self._tell()
+
+    def __reduce__(self) -> tuple[type[_Forward], tuple[()]]:
+        return _Forward, ()

@@ -12,9 +12,13 @@ from memgauge.storage import PeakRow, RunFile
 from memgauge.units import format_bytes, format_duration
 
 _ABOUT = 0.9  # of the highest RSS: where PSS was read at about the peak
+_AT_THE_TOP = 0.98  # likewise, for a reading to be taken for that of the peak
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
 # What a kind is worth without a last reading.
 _UNCONFIRMED = {"exact": "lower bound", "upper bound": "sampled"}
+_NOT_CHARGED = (
+    "a process alone held more: pages of files that were in the cache before are not charged to the group"
+)
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
@@ -66,12 +70,13 @@ def peaks_of(
             )
     for row in rows:
         if row.metric == "cgroup_bytes" and row.phase is None:
+            is_short = alone > row.bytes
             yield PeakOf(
                 name=GROUP,
                 bytes=row.bytes,
-                kind=row.kind,
+                kind="lower bound" if is_short else row.kind,
                 instrument=f"{row.instrument}: page cache and kernel memory too",
-                reason=row.reason,
+                reason="; ".join(filter(None, (row.reason, _NOT_CHARGED if is_short else ""))),
             )
     for peak in _sampled(
         TREE_PSS,
@@ -120,7 +125,11 @@ def peaks_of(
 def _how_far_from_the_top(peak: PeakOf, pss: Sums, rss: Sums) -> str:
     """Return what to say of PSS if it was never read while the tree was about its largest, else ""."""
     highest = max(rss.total, default=0)
-    if peak.at_us is None or not rss.total or any(rss.nearest(t) >= _ABOUT * highest for t in pss.times_us):
+    if (
+        peak.at_us is None
+        or not rss.total
+        or any(rss.nearest(t) >= _AT_THE_TOP * highest for t in pss.times_us)
+    ):
         return ""
     return (
         f"; it is of {format_duration(peak.at_us)}, when the tree's RSS was {format_bytes(rss.nearest(peak.at_us))}: "

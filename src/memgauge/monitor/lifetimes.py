@@ -244,7 +244,7 @@ class Lifetimes:
         process = self._tree.live.get(job.pid)
         # A reset of VmHWM at a phase's boundary resets ru_maxrss too; what was read before it counts.
         read = process.hwm_bytes if process is not None else 0
-        self._peaks.largest_bytes = max(usage.ru_maxrss * launch.MAXRSS_BYTES, read)
+        self._peaks.command_ended(usage.ru_maxrss * launch.MAXRSS_BYTES, read)
         if process is not None:
             self.lose([process], now)
         else:  # it was over before it could be looked at; its peak is known all the same

@@ -23,6 +23,7 @@ HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand stil
 BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
 _BATCH_BYTES = 64 * PAGE * (os.cpu_count() or 1)  # ru_maxrss may be so much below VmHWM (percpu_counter)
 _AT_EXIT = "taskstats at its end, hiwater_rss"
+_TOLD = "wait4, ru_maxrss: the command and all that it waited for"
 _PAST = "it may have been reached before the recording began"
 
 
@@ -66,6 +67,7 @@ class Peaks:
         self._largest: _Largest | None = None  # of all processes so far
         self._was_missed = False  # whether some process may have been larger than its last reading
         self.largest_bytes = 0  # the largest of the command and all that it waited for, once it has ended
+        self._largest_instrument = ""
 
     # ------------------------------------------------------------------ one process
 
@@ -185,6 +187,17 @@ class Peaks:
             return max(largest, highest), "exact", ""
         return highest, "lower bound", reason
 
+    def command_ended(self, told_bytes: int, read_bytes: int) -> None:
+        """Take in the largest of the command and its children: what wait4 told, or what was read before.
+
+        Args:
+            told_bytes: By wait4.
+            read_bytes: VmHWM of the command, read before its phases set it back, and with it what wait4 tells.
+        """
+        self.largest_bytes = max(told_bytes, read_bytes)
+        is_told = told_bytes >= read_bytes - _BATCH_BYTES
+        self._largest_instrument = _TOLD if is_told else "VmHWM, before its phases set it back,"
+
     def _told_of_root(self) -> bool:
         """Return whether what wait4 told is the command's own, and not its launcher's."""
         return self.job is not None and self.largest_bytes > self.job.launcher_bytes and self._is_alone()
@@ -223,9 +236,8 @@ class Peaks:
         if not self.largest_bytes or self.job is None:
             return None
         exact = self.largest_bytes > self.job.launcher_bytes
-        instrument = "wait4, ru_maxrss: the command and all that it waited for"
         kind, reason = ("exact", "") if exact else ("upper bound", BELOW_LAUNCHER)
-        return _Largest(self.largest_bytes, kind, instrument, reason, self.job.pid)
+        return _Largest(self.largest_bytes, kind, self._largest_instrument, reason, self.job.pid)
 
     def _set_largest(self, metric: str, largest: _Largest, process: int | None) -> None:
         instrument = largest.instrument

@@ -15,7 +15,7 @@ from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import MISSING, Lane, PeakRow, RunWriter
 
-SHARES_BUDGET = 0.005  # share of a core for PSS and USS: reading them holds the target's memory map
+SHARES_BUDGET = 0.02  # share of a core for PSS and USS: reading them holds the target's memory map
 SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short runs are read each second
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
@@ -41,6 +41,7 @@ class ProcessReadings:
         self._shares_left_us, self._looked_us = float(SHARES_AHEAD_US), 0
         self._state: list[tuple[int, int, int]] = []  # id, faults, resident of all, when shares were read
         self._read_us = 0
+        self.shares_took_ns = 0  # of CPU, at the last reading of the slow lane
         self._refused: set[str] = set()  # what may not be read of some process
         # Who has run is known as of the last scheduler tick, which no CPU without ticks tells.
         self._skips_sleepers = interval_ns >= 2 * SCHEDULER_TICK_NS and not has_tickless_cpus()
@@ -122,8 +123,10 @@ class ProcessReadings:
         began = time.thread_time_ns()
         for process in processes:
             self._read_slow_of(process, stand, may_read)
+        self.shares_took_ns = 0
         if may_read and not stand:
-            self._shares_left_us -= (time.thread_time_ns() - began) / 1000
+            self.shares_took_ns = time.thread_time_ns() - began
+            self._shares_left_us -= self.shares_took_ns / 1000
             self._state, self._read_us = state, now_us
 
     def shares_are_behind(self) -> bool:

@@ -109,6 +109,7 @@ class Rounds:
         if self._tree.refused:
             self._say_refused()
         self._processes.read_slow(now_us)
+        self.paces[3].aside_ns += self._processes.shares_took_ns
         self._machine.read_slow()
         self.group.read_slow(self._peaks.group_bytes)
         self._times["slow"].append(now_us)
