@@ -983,6 +983,45 @@ def local_attention() -> Workload:
     return Workload(build=build, batch=batch, step=step)
 
 
+def weighted_labels():
+    """Many labels to a picture, of which few hold: each class has its weight."""
+
+    def build():
+        model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1024))
+        loss = nn.BCEWithLogitsLoss(pos_weight=torch.full((1024,), 9.0))
+        return model, loss, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def batch():
+        return torch.randn(512, 64), (torch.rand(512, 1024) < 0.1).float()
+
+    def step(model, criterion, optimizer, batch):
+        x, y = batch
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+
+    return Workload(build=build, batch=batch, step=step)
+
+
+def contrastive_mask():
+    """Every pair but those with itself, chosen by a mask."""
+
+    def build():
+        model = nn.Linear(300, 128)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(model, optimizer, x):
+        z = nn.functional.normalize(model(x))
+        others = ~torch.eye(len(z), dtype=torch.bool)
+        logits = (z @ z.T / 0.5)[others].view(len(z), -1)
+        loss = nn.functional.cross_entropy(logits, torch.arange(len(z)) % (len(z) - 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Workload(build=build, batch=lambda: torch.randn(1024, 300), step=step)
+
+
 STEPS = (
     custom_function,
     in_place,
@@ -1009,4 +1048,6 @@ STEPS = (
     sorted_losses,
     saved_in_half,
     local_attention,
+    weighted_labels,
+    contrastive_mask,
 )

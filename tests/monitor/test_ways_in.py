@@ -292,7 +292,7 @@ class Model(torch.nn.Module):
             held.close()
         return {"loss": self.layer(x).sum()}
 class Copying(TrainerCallback):
-    def on_epoch_begin(self, args, state, control, model, **others):
+    def on_train_begin(self, args, state, control, model, **others):
         copied = pickle.loads(pickle.dumps(copy.deepcopy(model))).eval()
         copied(torch.zeros(2, 4))
 rows = [{"x": torch.zeros(4)}] * 4

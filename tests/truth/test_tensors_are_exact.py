@@ -45,6 +45,8 @@ EXACT = [
     "numpy_batches",
     "loader_batches",
     "random_scale",
+    "weighted_labels",
+    "contrastive_mask",
 ]
 
 

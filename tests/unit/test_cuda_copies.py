@@ -241,6 +241,16 @@ def test_ctc_keeps_a_table_of_all_steps_whatever_the_lengths_of_the_inputs() -> 
     assert table.numel() * 4 in requests(traced(step), "_ctc_loss")
 
 
+def test_the_gradient_of_what_a_mask_chose_sorts_its_places() -> None:
+    def step() -> None:
+        x = torch.randn(64, 64, device="cuda").requires_grad_()
+        (x * 2)[~torch.eye(64, dtype=torch.bool, device="cuda")].square().sum().backward()
+
+    found = 64 * 63
+    places, sorted_ = found * 2 * 8, found * 6 * 8  # a row and a column each; as for 256 rows and more
+    assert places + sorted_ in requests(traced(step), "index_put", "backward")
+
+
 def test_a_residual_sum_of_gradients_is_made_in_place() -> None:
     def step() -> None:
         x = picture() * 1

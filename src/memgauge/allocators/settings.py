@@ -20,6 +20,7 @@ from memgauge.units import MIB
 FIRST_DIVIDED_POWER = 20  # roundup_power2_divisions: its first entry is for sizes below 2 MiB
 _DIVIDED_POWERS = 16  # and its last for sizes of 32 GiB and more
 _SHARED_REQUEST_MB = 10  # kMinLargeAlloc
+_MOST_REGISTER_THREADS = 128  # pinned_max_register_threads of CUDAAllocatorConfig.h
 _SYNTAX = "write key:value,key:value, for example max_split_size_mb:128,expandable_segments:True"
 
 _PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
@@ -208,6 +209,18 @@ def _backend(key: str, value: str) -> None:
         raise UsageError(f"{key}:{value}: Unknown allocator backend, options are native and cudaMallocAsync")
 
 
+def _register_threads(key: str, value: str) -> None:
+    threads = _whole(key, value)
+    _require(_is_power2(threads), key, threads, "Number of register threads has to be power of 2")
+    reason = f"Number of register threads should be less than or equal to {_MOST_REGISTER_THREADS}"
+    _require(threads <= _MOST_REGISTER_THREADS, key, threads, reason)
+
+
+def _reserve_segment(key: str, value: str) -> None:
+    size = _whole(key, value)
+    _require(size > 0, key, size, "Pinned reserve segment size has to be greater than 0")
+
+
 def _refusal(key: str, value: str) -> None:
     if _boolean(key, value):
         raise UnsupportedError(f"{key}:{value}: refusing a request before the driver does is not modelled")
@@ -223,6 +236,8 @@ _PARSERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "per_process_memory_fraction": ("per_process_memory_fraction", _share),
     "backend": ("", _backend),
     "throw_on_cudamalloc_oom": ("", _refusal),
+    "pinned_num_register_threads": ("", _register_threads),
+    "pinned_reserve_segment_size_mb": ("", _reserve_segment),
 }
 
 _IGNORED = (
@@ -230,8 +245,6 @@ _IGNORED = (
     "pinned_free_catch_all",
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
     "pinned_use_background_threads",
     "pinned_use_cuda_host_register",
     "pinned_use_hip_host_register",

@@ -42,9 +42,19 @@ def done_in_place(rule: Rule, inputs: list[torch.Tensor]) -> bool:
             return False
     else:
         nodes = IN_PLACE_FORMULAS.get(rule.name)
-        if nodes is None or type(torch._C._current_autograd_node()).__name__ not in nodes:
+        if nodes is None:
+            return False
+        node = torch._C._current_autograd_node()
+        if type(node).__name__ not in nodes or _is_saved(node, inputs[0]):
             return False
     return inputs[0].layout is torch.strided and _has_one_owner(inputs[0])
+
+
+def _is_saved(node: Any, tensor: torch.Tensor) -> bool:
+    """Return whether a formula was given a tensor, such as the weights of a loss, and did not make it."""
+    storage = tensor.untyped_storage()._cdata
+    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
+    return any(isinstance(s, torch.Tensor) and s.untyped_storage()._cdata == storage for s in saved)
 
 
 def _has_one_owner(tensor: torch.Tensor) -> bool:

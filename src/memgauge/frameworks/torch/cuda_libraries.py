@@ -195,23 +195,35 @@ def _masked_scatter(args: tuple[Any, ...], result: torch.Tensor) -> int:
 
 def _index(args: tuple[Any, ...], result: torch.Tensor) -> int:
     """Count what masks among the indices find: elements of the result by those of one place."""
-    covered = [1 if i is None or not _is_mask(i) else i.dim() for i in args[1]]
-    found = sum(n for i, n in zip(args[1], covered, strict=True) if i is not None and _is_mask(i))
-    if not found:
-        return 0
-    kept = [n for n, i in zip(_sizes_under(args[0].shape, covered), args[1], strict=False) if i is None]
-    place = math.prod(kept) * math.prod(args[0].shape[sum(covered) :])
-    return libraries.positions_bytes(result.numel() // max(place, 1), found)
+    masked, count, _ = _places(args[0], args[1], result)
+    return libraries.positions_bytes(count, masked)
 
 
 def _index_put(args: tuple[Any, ...], result: torch.Tensor) -> int:
-    """Only gradients of indices are added up (`accumulate`); masks are followed where they select."""
-    indices = [i for i in args[1] if i is not None]
-    if len(args) < 4 or not args[3] or any(_is_mask(i) for i in indices):
+    """Only gradients of indices are added up (`accumulate`); masks among them become places first."""
+    if len(args) < 4 or not args[3]:
         return 0
-    count = math.prod(torch.broadcast_shapes(*(i.shape for i in indices)))
-    rows = math.prod(n for n, i in zip(args[0].shape, args[1], strict=False) if i is not None)
-    return libraries.index_gradient_bytes(count, rows)
+    masked, count, rows = _places(args[0], args[1], args[2])
+    return libraries.positions_bytes(count, masked) + libraries.index_gradient_bytes(count, rows)
+
+
+def _places(
+    tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], chosen: torch.Tensor
+) -> tuple[int, int, int]:
+    """Return how many dimensions masks cover, how many places the indices name, and of how many.
+
+    What masks find shows in what is chosen; how much the rest names is known from its shapes.
+    """
+    covered = [1 if i is None or not _is_mask(i) else i.dim() for i in indices]
+    sizes = _sizes_under(tensor.shape, covered)
+    masked = sum(n for i, n in zip(indices, covered, strict=True) if i is not None and _is_mask(i))
+    rows = math.prod(n for n, i in zip(sizes, indices, strict=True) if i is not None)
+    if not masked:
+        shapes = (i.shape for i in indices if i is not None)
+        return 0, math.prod(torch.broadcast_shapes(*shapes)), rows
+    kept = math.prod(n for n, i in zip(sizes, indices, strict=True) if i is None)
+    place = kept * math.prod(tensor.shape[sum(covered) :])
+    return masked, chosen.numel() // max(place, 1), rows
 
 
 def _is_mask(index: torch.Tensor) -> bool:

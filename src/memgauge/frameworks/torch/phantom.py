@@ -128,20 +128,24 @@ class PhantomMode(TorchDispatchMode):
             raise hard_coded()
         by_engine = self._scopes.backward_depth > 0 and self._called_by_engine()
         if by_engine and done_in_place(rule, inputs):
+            self._pass_by(func, args, kwargs, inputs[0])
             return inputs[0]
         if any(t.layout is not torch.strided for t in inputs):
             return run_sparse(self, func, rule, args, kwargs)
         # In a formula of autograd a number is part of the operator's workspace.
         scalar = None if by_engine else self._wrapped_scalar(rule, args, inputs)
         result = self._result(func, rule, args, kwargs, inputs)
-        if self._workspace is not None:
-            extra = self._workspace(func, args, kwargs, result)
-            if extra:
-                number = self._ledger.hold(extra, Category.WORKSPACE, self._layer())
-                self._ledger.release(number)
+        self._pass_by(func, args, kwargs, result)
         if scalar is not None:
             self._ledger.release(scalar)
         return result
+
+    def _pass_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """List what an operator takes for itself, and gives back before it returns."""
+        extra = 0 if self._workspace is None else self._workspace(func, args, kwargs, result)
+        if extra:
+            number = self._ledger.hold(extra, Category.WORKSPACE, self._layer())
+            self._ledger.release(number)
 
     # -- what each kind of operator does -----------------------------------------------------------
 
