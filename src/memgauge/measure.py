@@ -31,6 +31,7 @@ from memgauge.monitor.recorder import recorded
 from memgauge.records import AtPeak, Measurement, Peak, Range, Trace
 from memgauge.storage import RunFile
 from memgauge.targets import TargetOptions
+from memgauge.usercode import what_was_raised
 from memgauge.workload import Workload
 
 PROFILER = "torch.profiler, every allocation of the CPU allocator"
@@ -210,9 +211,8 @@ _KILLED, _OUT_OF_MEMORY = "killed by", "out of memory"
 
 def failure_of(ended: str) -> MemgaugeError:
     """Return the error for a run that ended so: the user's mistake, or a run that died."""
-    last = ended.strip().splitlines()[-1:] or ["it ended early"]
     kind = RunError if ended.startswith((_KILLED, _OUT_OF_MEMORY)) else WorkloadError
-    return kind(f"the run did not complete: {last[0]}")
+    return kind(f"the run did not complete: {what_was_raised(ended) or 'it ended early'}")
 
 
 def _ending(code: int, result: Result, said: str, *, out_of_memory: bool = False) -> str:

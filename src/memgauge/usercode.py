@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import sysconfig
 import traceback
@@ -141,6 +142,17 @@ def user_traceback(error: BaseException) -> str:
     return "".join([*lines, *traceback.format_exception_only(error)]).rstrip("\n")
 
 
+def what_was_raised(text: str) -> str:
+    """Return the line of a traceback's text that names the error, and where; of other text the last line."""
+    lines = text.strip().splitlines() or [text]
+    frames = [place for place, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    if not frames:
+        return lines[-1]
+    said = [line for line in lines[frames[-1] + 1 :] if not line.startswith("  ")]
+    where = re.match(r' *File "(.*)", line (\d+)', lines[frames[-1]])
+    return f"{said[0] if said else lines[-1]} ({where[1]}:{where[2]})" if where else lines[-1]
+
+
 def nearest_file(file: Path) -> str:
     """Return ` (nearest: …)` with Python files beside a missing one."""
     beside = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
@@ -214,4 +226,5 @@ __all__ = [
     "load_file",
     "load_module",
     "user_traceback",
+    "what_was_raised",
 ]

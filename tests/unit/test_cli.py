@@ -131,6 +131,16 @@ def test_a_run_that_died_is_shown_and_ends_with_one(replace: Replace, capfd: Cap
     assert err == f"memgauge: the run did not complete: {ended}\n"
 
 
+def test_an_error_of_many_lines_is_named_by_its_first_and_its_place(replace: Replace, capfd: Capture) -> None:
+    ended = (
+        '  File "train.py", line 7, in step\n    draw(x)\nValueError: no scale:\ntensor([1.,\n        2.])'
+    )
+    replace("measure", measurement(ended=ended))
+    assert main(["measure", "zoo:mlp"]) == 2
+    err = capfd.readouterr().err
+    assert err == "memgauge: the run did not complete: ValueError: no scale: (train.py:7)\n"
+
+
 def test_a_run_whose_code_raised_is_shown_and_ends_with_two(replace: Replace, capfd: Capture) -> None:
     replace("measure", measurement(ended="Traceback\nRuntimeError: boom"))
     assert main(["measure", "zoo:mlp"]) == 2

@@ -16,6 +16,7 @@ from memgauge.explain import rows
 from memgauge.explain.rows import KindRow, LayerRow, Row, layer_title
 from memgauge.records import Account, Measurement
 from memgauge.units import format_bytes, format_difference
+from memgauge.usercode import what_was_raised
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -171,7 +172,7 @@ def _differs(a: Account, b: Account) -> tuple[str, ...]:
     ]
     for account, name in zip((a, b), side_names(a, b), strict=True):
         if isinstance(account, Measurement) and account.ended != "completed":
-            lines.append(f"{name} did not complete: {_first_line(account.ended)}")
+            lines.append(f"{name} did not complete: {what_was_raised(account.ended)}")
     return tuple(lines)
 
 
@@ -196,11 +197,6 @@ def _said(facts: Mapping[str, object], key: str) -> str:
 def _text(value: object) -> str:
     """A tuple that went through JSON comes back as a list; both read the same."""
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-def _first_line(text: str) -> str:
-    """Return the line of a traceback that says what was wrong: its last."""
-    return text.strip().splitlines()[-1] if text.strip() else text
 
 
 __all__ = ["Comparison", "KindRow", "LayerRow", "Row", "Side", "compare", "side_names"]
