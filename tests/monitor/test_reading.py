@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import html
 import io
 import json
 import os
@@ -159,6 +160,92 @@ def test_names_of_phases_that_overlap_do_not_lie_over_each_other(tmp_path: Path)
     rows = [a.yshift for a in figure.layout.annotations if a.text.startswith("worker")]
     assert len(rows) == len(set(rows)) == 3
     assert max(rows) + 12 <= figure.layout.margin.t
+
+
+def _written(path: Path, said: list[tuple[int, str, str, str | None, int | None]]) -> Path:
+    """Write a recording of 10 s with marks: time, kind, name, value, number of the phase."""
+    writer = RunWriter(path, {"duration_us": 10_000_000})
+    for time_us, kind, name, value, span in sorted(said, key=lambda m: m[0]):
+        writer.add_mark(time_us, 7, kind, name, value, {} if span is None else {"span": span})
+    writer.close()
+    return path
+
+
+def _phase(
+    number: int, name: str, value: str | None, begin_us: int, end_us: int
+) -> list[tuple[int, str, str, str | None, int | None]]:
+    return [(begin_us, "begin", name, value, number), (end_us, "end", name, value, number)]
+
+
+def test_each_colour_of_phases_has_its_name_beside_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    said = []
+    for number in range(60):
+        begin = number * 160_000
+        said += _phase(2 * number, "train", str(number), begin, begin + 140_000)
+        said += _phase(2 * number + 1, "<b>validate</b>", None, begin + 140_000, begin + 160_000)
+    with RunFile(_written(tmp_path / "a.mg", said)) as run:
+        figure = timeline(RunCurves(run))
+    named = {t.name: t.marker.color for t in figure.data if t.legendgroup == "phases"}
+    assert list(named) == ["train", "&lt;b&gt;validate&lt;/b&gt;"]
+    assert len(set(named.values())) == 2
+    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert len(bands) == 120
+    narrow = [shape for shape in bands if shape.line.width]  # two pixels are seen only with an outline
+    assert len(narrow) == 60
+    ink = named["&lt;b&gt;validate&lt;/b&gt;"].rpartition(",")[0]
+    assert {shape.line.color.rpartition(",")[0] for shape in narrow} == {ink}
+
+
+def test_too_many_phases_are_drawn_together_and_no_name_vanishes_in_silence(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    said = []
+    for number in range(1000):
+        said += _phase(2 * number, "train", None, 9000 * number, 9000 * number + 8000)
+        said += _phase(2 * number + 1, "validate", None, 9000 * number + 8000, 9000 * number + 9000)
+    for number in range(100):
+        said += _phase(5000 + number, f"odd {number}", None, 9_000_000 + number * 10, 9_000_009 + number * 10)
+    with RunFile(_written(tmp_path / "a.mg", said)) as run:
+        figure = timeline(RunCurves(run))
+    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    names = [t.name for t in figure.data if t.legendgroup == "phases"]
+    assert len(names) == 13
+    assert len({t.marker.color for t in figure.data if t.legendgroup == "phases"}) == 13
+    assert [re.sub("[0-9,]+$", "N", name) for name in names[:2]] == [
+        "train, 1,000 drawn as N",
+        "validate, 1,000 drawn as N",
+    ]
+    drawn = [int(name.rpartition(" ")[2]) for name in names[:2]]
+    assert min(drawn) > 20
+    assert len(bands) == sum(drawn) + 58 <= 150
+    assert names[-1] == "90 more names, 42 not drawn"
+    assert figure.layout.height >= 19 * len(names)
+
+
+def test_names_of_marks_stand_below_the_curves_and_those_without_room_under_the_pointer(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("plotly")
+    said = [(5_000_000, "mark", f"saved {n}", None, None) for n in range(100)]
+    said += [
+        (1_000_000, "mark", "n" * 50_000, None, None),
+        (9_990_000, "mark", "the <i>last</i>", None, None),
+    ]
+    with RunFile(_written(tmp_path / "a.mg", said)) as run:
+        figure = timeline(RunCurves(run))
+    names = [a for a in figure.layout.annotations if a.yref == "y2"]
+    assert 3 <= len(names) <= 2 + 4
+    assert max(len(html.unescape(a.text)) for a in names) <= 24
+    assert len({(a.x, a.y) for a in names}) == len(names)
+    late = next(a for a in names if a.text.startswith("the"))
+    assert (late.xanchor, late.text) == ("right", "the &lt;i&gt;last&lt;/i&gt;")
+    strip = next(trace for trace in figure.data if trace.hovertext is not None)
+    assert strip.yaxis == "y2"
+    assert [text.count("<br>") for text in strip.hovertext] == [0, 8, 0]
+    assert strip.hovertext[1].endswith("<br>and 92 more")
+    lines = [shape for shape in figure.layout.shapes if shape.type == "line"]
+    assert [line.x0 for line in sorted(lines, key=lambda line: line.x0)] == [1, 5, 9.99]
+    assert {line.y0 for line in lines} == {figure.layout.yaxis2.domain[1]}
 
 
 def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:
