@@ -299,6 +299,12 @@ def test_the_picture_by_process_says_that_shared_pages_are_in_each(tmp_path: Pat
     _, found, rest = page.read_text().partition("<h2>By process</h2>")
     assert found
     assert "shared pages are counted in each process" in rest[:200]
+    figures = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text())
+    whole, stack = (json.loads(content)["layout"] for content in figures)
+    assert stack["xaxis"]["range"] == whole["xaxis"]["range"]  # one below the other, at the same place
+    assert stack["xaxis"]["range"][0] == 0
+    assert [stack["margin"][side] for side in "lr"] == [whole["margin"][side] for side in "lr"]
+    assert stack["margin"]["r"] > 150  # wider than either legend, or the wider one would push its axis
 
 
 @given(st.lists(st.one_of(st.integers(0, 10**6), st.none()), min_size=1, max_size=400), st.integers(1, 30))
@@ -836,6 +842,30 @@ def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> Non
     assert samples.line.color == samples.marker.color == level.line.color
     assert (list(level.x), list(level.y)) == ([0, 2], [500 * MIB] * 2)
     assert drawn.layout.yaxis.tickvals[-1] >= 500 * MIB
+    assert list(drawn.layout.xaxis.range) == [0, 2]
+
+
+def test_several_runs_have_a_picture_high_enough_to_name_each(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    from memgauge.report.figures import overlay
+
+    runs = []
+    for name in range(12):
+        writer = RunWriter(tmp_path / f"{name}.mg", {"duration_us": 2_000_000})
+        process = writer.add_process(
+            7, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        column = writer.lane("fast").column(writer.add_series("fast", "rss_bytes", "x", process=process))
+        column.extend([MIB, MIB])
+        writer.lane("fast").times_us.extend([500_000, 900_000])
+        writer.set_peak(PeakRow("largest_process_bytes", MIB, "exact", "x", "", None, None, None))
+        writer.close()
+        with RunFile(tmp_path / f"{name}.mg") as run:
+            runs.append(RunCurves(run))
+    drawn = overlay(runs)
+    assert len(drawn.data) == 24
+    assert drawn.layout.height - drawn.layout.margin.t - drawn.layout.margin.b >= 20 * 24
+    assert list(drawn.layout.xaxis.range) == [0, 2]  # also what lies before the first sample
 
 
 def test_no_peak_is_below_a_sample_of_the_same_process(tmp_path: Path) -> None:

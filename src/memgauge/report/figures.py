@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ _LONGEST_MARK, _MARK_ROWS, _STRIP_HEIGHT = 24, 4, 76  # names of marks, below th
 _COLUMNS = 800  # marks that one column of a screen holds are one line
 _MOST_HOVERED = 8  # names of marks under the pointer; of more their number
 _LEGEND_ROW, _LEGEND_TITLE, _TALLEST_LEGEND = 19, 34, 900  # pixels
+_LEGEND_LETTER, _LEGEND_SIDE, _WIDEST_LEGEND = 6.4, 75, 360  # pixels, beside the curves
 _LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
 
@@ -122,7 +124,7 @@ def _legend_height(figure: Any) -> int:
     """Return how high the figure has to be for its legend not to be cut."""
     named = [trace for trace in figure.data if trace.name and trace.showlegend is not False]
     groups = len({trace.legendgroup for trace in named})
-    return min(_LEGEND_ROW * len(named) + _LEGEND_TITLE * groups, _TALLEST_LEGEND)
+    return min(_LEGEND_ROW * len(named) + _LEGEND_TITLE * groups + _LEGEND_ROW, _TALLEST_LEGEND)
 
 
 def _narrow(values: Any) -> Any:
@@ -398,8 +400,16 @@ def process_stack(data: RunCurves) -> Any:
         )
     figure.update_yaxes(rangemode="tozero", **byte_ticks(float(total.max())))
     figure.update_layout(legend_traceorder="normal")
-    figure.update_xaxes(title_text="seconds of the run")
-    return styled(figure, 330)
+    figure.update_xaxes(title_text="seconds of the run", range=[t / 1e6 for t in data.span])
+    return styled(figure, max(330, _legend_height(figure) + 95))
+
+
+def aligned(figures: Sequence[Any]) -> None:
+    """Give figures one right margin, wide enough for each legend: time axes below each other are as long."""
+    names = [html.unescape(trace.name) for figure in figures for trace in figure.data if trace.name]
+    width = _LEGEND_SIDE + _LEGEND_LETTER * max(map(len, names), default=0)
+    for figure in figures:
+        figure.update_layout(margin={"r": min(round(width), _WIDEST_LEGEND)}, showlegend=True)
 
 
 def overlay(runs: Sequence[RunCurves]) -> Any:
@@ -422,4 +432,6 @@ def overlay(runs: Sequence[RunCurves]) -> Any:
     for data in runs:
         memory_of_device = device_panels(data)[0]
         used += [(f"{label(data.title, 24)}: {n}", c, s) for n, c, s in memory_of_device.curves[:1]]
-    return _rows([p for p in (memory, Panel("GPU memory", "B", used)) if p.curves], [], [], (0, 1))
+    begin, end = min(data.span[0] for data in runs), max(data.span[1] for data in runs)
+    figure = _rows([p for p in (memory, Panel("GPU memory", "B", used)) if p.curves], [], [], (begin, end))
+    return figure.update_xaxes(range=[begin / 1e6, end / 1e6])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memgauge.explain.recorded import Recording
-from memgauge.report.figures import overlay, process_stack, timeline
+from memgauge.report.figures import aligned, overlay, process_stack, timeline
 from memgauge.report.page import escaped, figure, page, shortened, table
 from memgauge.report.panels import RunCurves, estimate_of
 from memgauge.storage import RunFile
@@ -39,8 +39,10 @@ def _sections(drawn: list[RunCurves]) -> Iterator[str]:
     for data in drawn:
         yield _head(data)
         number += 1
-        yield figure(timeline(data), number)
-        stack = process_stack(data)
+        whole, stack = timeline(data), process_stack(data)
+        if stack is not None:
+            aligned([whole, stack])
+        yield figure(whole, number)
         if stack is not None:
             number += 1
             note = "resident memory; shared pages are counted in each process that has them"
