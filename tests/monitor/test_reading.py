@@ -197,6 +197,26 @@ def test_each_colour_of_phases_has_its_name_beside_the_picture(tmp_path: Path) -
     assert {shape.line.color.rpartition(",")[0] for shape in narrow} == {ink}
 
 
+def test_many_values_of_a_phase_are_folded_in_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    said = []
+    for number in range(13):
+        said += _phase(number, "<i>train", str(number), 10_000 * number, 10_000 * number + 5000)
+    for number in range(12):
+        begin = 500_000 + 10_000 * number
+        said += _phase(100 + number, "test", f"fold {number}", begin, begin + 5000)
+    path = _written(tmp_path / "a.mg", said)
+    run("report", str(path), "-o", str(tmp_path / "a.html"))
+    _, _, text = (tmp_path / "a.html").read_text().partition("<h2>Phases</h2>")
+    text = text.partition("<h2>")[0]
+    whole, _, folded = text.partition("<details>")
+    assert folded.startswith("<summary>&lt;i&gt;train: each of 13</summary><table>")
+    first = r'<tr><td class="long">(.*?)</td>'
+    assert re.findall(first, whole) == ["&lt;i&gt;train", "test", *(f"· fold {n}" for n in range(12))]
+    assert re.findall(first, folded) == [str(n) for n in range(13)]
+    assert text.count("<details>") == 1
+
+
 def test_too_many_phases_are_drawn_together_and_no_name_vanishes_in_silence(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     said = []
