@@ -26,8 +26,10 @@ from jobs import MIB, Job, memgauge, ticks, until, values
 
 from memgauge.cli import main
 from memgauge.explain.bands import bands
+from memgauge.explain.recorded_account import account_of
 from memgauge.explain.recording import summarise
 from memgauge.report.figures import timeline
+from memgauge.report.json import to_json
 from memgauge.report.live import Live
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
 from memgauge.storage import MISSING, Mark, PeakRow, RunFile, RunWriter
@@ -597,19 +599,86 @@ def test_between_rare_readings_of_pss_nothing_is_drawn(tmp_path: Path) -> None:
 
 
 def test_compare_takes_run_files_beside_estimates(tmp_path: Path) -> None:
-    small, large = tmp_path / "small.mg", tmp_path / "large.mg"
+    small, large, saved = tmp_path / "small.mg", tmp_path / "large.mg", tmp_path / "small.json"
     for path, mib in ((small, 40), (large, 140)):
         assert Job(f"x = bytearray({mib} << 20)", path, "-q").end()[0] == 0
-    done = subprocess.run(
-        memgauge("compare", str(large), str(small), "--json"), capture_output=True, text=True, check=True
-    )
-    said = json.loads(done.stdout)
+    with RunFile(small) as file:
+        saved.write_text(to_json(account_of(file)))
+    said = json.loads(run("compare", str(large), str(saved), "--json"))
+    assert said["schema"] == "memgauge.compare/1"
     host = next(row for row in said["kinds"] if row["name"] == "host")
     assert abs(host["difference_bytes"] - 100 * MIB) < MIB
     assert "Peak resident memory of A" in said["gap"]
     allocated = next(row for row in said["kinds"] if row["name"] == "allocated")
     assert allocated["a_bytes"] is None
     assert "memgauge.mark" in allocated["a_unknown"]
+    assert said["gap"].endswith("allocated is known on neither side.")
+    text = run("compare", str(large), str(saved))
+    assert "Memory at its peak" in text
+    assert not re.search("Categories|by phase", text)
+
+
+def test_two_recordings_are_compared_as_recordings(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.mg", tmp_path / "large.mg"
+    for path, mib, last in ((small, 40, "tidy"), (large, 140, "test")):
+        code = f"""
+import memgauge
+for e in range({2 if path == large else 1}):
+    with memgauge.phase("train", e): x = bytearray({mib} << 20); time.sleep(0.15); del x
+with memgauge.phase("{last}"): pass
+"""
+        assert Job(code, path, "-q", "-i", "10ms").end()[0] == 0
+    said = json.loads(run("compare", str(large), str(small), "--json"))
+    assert said["schema"] == "memgauge.compare-recordings/1"
+    assert [Path(said[side]["file"]).name for side in "ab"] == ["large.mg", "small.mg"]
+    peaks = {row["name"]: row for row in said["peaks"]}
+    largest = peaks["largest process, resident"]
+    assert largest["a_kind"] == largest["b_kind"] == "exact"
+    assert abs(largest["difference_bytes"] - 100 * MIB) < MIB
+    assert {"tree, sum of RSS", "tree, sum of PSS"} <= set(peaks)
+    phases = {row["name"]: row for row in said["phases"]}
+    assert (phases["train"]["a_count"], phases["train"]["b_count"]) == (2, 1)
+    assert abs(phases["train"]["difference_bytes"] - 100 * MIB) < MIB
+    assert phases["train"]["a_kind"] == "exact"
+    assert phases["train"]["time"]["difference_us"] > 0.1e6
+    assert phases["tidy"]["a_bytes"] is phases["tidy"]["difference_bytes"] is None
+    assert phases["test"]["b_bytes"] is None
+    times = {row["name"]: row for row in said["times"]}
+    assert times["duration"]["a_us"] > 0.3e6
+    assert times["CPU time"]["b_us"] > 0
+
+    text = run("compare", str(large), str(small))
+    assert "large.mg,python" in "".join(text.split())
+    assert "the phase that differs most is train, +" in " ".join(text.split())
+    assert re.search(r"^train +A +2 .*exact$", text, re.M)
+    assert max(map(len, text.splitlines())) <= 80
+    for heading in ("Highest", "Phases", "Over the run"):
+        assert f"\n{heading}\n" in text
+
+
+def test_recordings_without_anything_to_compare_have_no_empty_tables(tmp_path: Path) -> None:
+    for name in "ab":
+        RunWriter(tmp_path / f"{name}.mg", {"interval_ns": 10**8}).close()
+    text = run("compare", str(tmp_path / "a.mg"), str(tmp_path / "b.mg"))
+    assert text.startswith("No peak is known in both recordings.\n")
+    assert "\nOver the run\n" in text
+    assert not re.search("^(Highest|Phases|Categories)", text, re.M)
+
+
+def test_peaks_that_frameworks_told_of_are_compared(tmp_path: Path) -> None:
+    for name, mib in (("a", 30), ("b", 20)):
+        writer = RunWriter(tmp_path / f"{name}.mg", {"interval_ns": 10**8})
+        for time_us, kind, highest in ((0, "begin", 0), (9, "end", mib * MIB)):
+            facts = {"allocated_bytes": 0, "allocated_peak_bytes": highest, "span": 1}
+            writer.add_mark(time_us, 7, kind, "train", None, facts)
+        writer.close()
+    said = json.loads(run("compare", str(tmp_path / "a.mg"), str(tmp_path / "b.mg"), "--json"))
+    assert [(row["name"], row["difference_bytes"], row["a_kind"]) for row in said["peaks"]] == [
+        ("framework, allocated", 10 * MIB, "lower bound")
+    ]
+    assert said["phases"][0]["framework"]["difference_bytes"] == 10 * MIB
+    text = run("compare", str(tmp_path / "a.mg"), str(tmp_path / "b.mg"))
+    assert "framework's peak" in text
 
 
 def test_a_measurement_keeps_its_recording_and_both_compare_alike(tmp_path: Path) -> None:

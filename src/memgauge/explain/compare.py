@@ -98,7 +98,8 @@ def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Lay
         None if account.peak.host_bytes is None else account.peak.host_bytes.expected for account in (a, b)
     ]
     if None in (a.peak.allocated_bytes, b.peak.allocated_bytes) and None not in hosts:
-        return _of_hosts(the_a, the_b, *(h for h in hosts if h is not None))
+        knows = a.peak.allocated_bytes is not None or b.peak.allocated_bytes is not None
+        return _of_hosts(the_a, the_b, *(h for h in hosts if h is not None), on="one" if knows else "neither")
     for account, name in ((a, the_a), (b, the_b)):
         if account.peak.allocated_bytes is None:
             reason = account.unknown.get("peak.allocated_bytes", "")
@@ -116,16 +117,13 @@ def _gap(a: Account, b: Account, categories: Sequence[Row], layers: Sequence[Lay
     return f"{sentence}."
 
 
-def _of_hosts(the_a: str, the_b: str, a_bytes: int, b_bytes: int) -> str:
+def _of_hosts(the_a: str, the_b: str, a_bytes: int, b_bytes: int, *, on: str) -> str:
     """Say how the resident peaks differ, where that is what both sides know."""
     if a_bytes == b_bytes:
-        return (
-            f"Peak resident memory is equal, {format_bytes(a_bytes)}; allocated is known on one side at most."
-        )
+        return f"Peak resident memory is equal, {format_bytes(a_bytes)}; allocated is known on {on} side."
     difference = format_difference(a_bytes - b_bytes, b_bytes)
     return (
-        f"Peak resident memory of {the_a} is {difference} against {the_b}; "
-        "allocated is known on one side at most."
+        f"Peak resident memory of {the_a} is {difference} against {the_b}; allocated is known on {on} side."
     )
 
 

@@ -67,6 +67,20 @@ def account_of(run: RunFile) -> Measurement:
     )
 
 
+def recording_of(run: RunFile) -> Recording | None:
+    """Return what a recording says, with what frameworks said at marks; None if it holds a measurement."""
+    if run.document("measurement") is not None:
+        return None
+    said = summarise(run)
+    highest = ((kind, _highest_mark(run, f"{kind}_peak_bytes")) for kind in ("allocated", "reserved"))
+    marked = (
+        PeakOf(name=f"framework, {kind}", bytes=count, kind="lower bound", instrument="statistics at marks")
+        for kind, count in highest
+        if count is not None
+    )
+    return msgspec.structs.replace(said, peaks=(*said.peaks, *marked))
+
+
 def _host(said: Recording) -> PeakOf | None:
     """Return the largest process: by its counter, else by what is known of it."""
     found = next((p for p in said.peaks if p.name.startswith("largest process")), None)

@@ -52,16 +52,16 @@ def layer_title(path: str, kind: str) -> str:
     return path or (ROOT if kind else OUTSIDE)
 
 
-def _difference(a_bytes: int | None, b_bytes: int | None) -> tuple[int | None, float | None]:
-    if a_bytes is None or b_bytes is None:
+def difference(a: int | None, b: int | None) -> tuple[int | None, float | None]:
+    """Return `a - b`, and how many percent of `b` that is; None where it is not known."""
+    if a is None or b is None:
         return None, None
-    difference = a_bytes - b_bytes
-    return difference, round(100 * difference / b_bytes, 6) if b_bytes else None
+    return a - b, round(100 * (a - b) / b, 6) if b else None
 
 
 def _row(name: str, a_bytes: int | None, b_bytes: int | None) -> Row:
-    difference, percent = _difference(a_bytes, b_bytes)
-    return Row(name=name, a_bytes=a_bytes, b_bytes=b_bytes, difference_bytes=difference, percent_of_b=percent)
+    found, percent = difference(a_bytes, b_bytes)
+    return Row(name=name, a_bytes=a_bytes, b_bytes=b_bytes, difference_bytes=found, percent_of_b=percent)
 
 
 def kinds(a: Account, b: Account) -> tuple[KindRow, ...]:
@@ -75,12 +75,12 @@ def _kind(name: str, a: Account, b: Account) -> KindRow:
     values: tuple[int | Range | None, int | Range | None] = (getattr(a.peak, key), getattr(b.peak, key))
     ranges = [v if isinstance(v, Range) else None for v in values]
     counts = [v.expected if isinstance(v, Range) else v for v in values]
-    difference, percent = _difference(*counts)
+    found, percent = difference(*counts)
     return KindRow(
         name=name,
         a_bytes=counts[0],
         b_bytes=counts[1],
-        difference_bytes=difference,
+        difference_bytes=found,
         percent_of_b=percent,
         a_range=ranges[0],
         b_range=ranges[1],
@@ -124,8 +124,8 @@ def layers(a: Account, b: Account) -> tuple[LayerRow, ...]:
 
 def _layer(path: str, a: tuple[Account, Layer | None], b: tuple[Account, Layer | None]) -> LayerRow:
     (a_held, a_highest), (b_held, b_highest) = _of_layer(*a), _of_layer(*b)
-    held, held_percent = _difference(a_held, b_held)
-    highest, highest_percent = _difference(a_highest, b_highest)
+    held, held_percent = difference(a_held, b_held)
+    highest, highest_percent = difference(a_highest, b_highest)
     return LayerRow(
         name=path,
         type=next((layer.type for _, layer in (a, b) if layer is not None and layer.type), ""),

@@ -15,7 +15,8 @@ import msgspec
 
 from memgauge.errors import FileFormatError, UsageError
 from memgauge.explain.compare import Comparison
-from memgauge.explain.recorded_account import account_of
+from memgauge.explain.recorded import Recording
+from memgauge.explain.recorded_account import account_of, recording_of
 from memgauge.records import Account, Estimate, Measurement
 from memgauge.storage import RunFile, is_run_file
 
@@ -61,6 +62,18 @@ def read_account(path: str | Path) -> Estimate | Measurement:
             return account_of(run)
     name = "standard input" if str(path) == STDIN else str(path)
     return decode_account(_read(path), name)
+
+
+def read_recording(path: str | Path) -> Recording | None:
+    """Return what a run file says; None if it holds a measurement, or is no run file.
+
+    Raises:
+        FileFormatError: It is damaged, or made by a newer version.
+    """
+    if str(path) == STDIN or not is_run_file(Path(os.path.expanduser(path))):
+        return None
+    with RunFile(os.path.expanduser(path)) as run:
+        return recording_of(run)
 
 
 def decode_account(content: bytes, name: str) -> Estimate | Measurement:

@@ -80,16 +80,20 @@ def comparison_view(comparison: Comparison, *, layers: int | None = DEFAULT_LAYE
     parts += [_side_line(name, side) for name, side in zip(names, sides, strict=True)]
     if comparison.differs:
         parts += section("Not equal in the two set-ups", *bullets(comparison.differs))
-    parts += section("Memory at its peak", _kinds(comparison.kinds, names))
-    parts += section(
-        "Categories at the peak, largest difference first", _rows("category", comparison.categories, names)
-    )
+    known = [r for r in comparison.kinds if r.a_bytes is not None or r.b_bytes is not None]
+    if known:
+        parts += section("Memory at its peak", _kinds(known, names))
+    if comparison.categories:
+        title = "Categories at the peak, largest difference first"
+        parts += section(title, _rows("category", comparison.categories, names))
     shown = [r for r in comparison.layers if layers is None or r.difference_bytes or r.peak_difference_bytes]
     if shown and layers != 0:
         title = "Layers at the peak, largest difference first"
         parts += section(title + _of(layers, len(shown)), _layer_rows(shown[:layers], names))
     elif comparison.layers and layers != 0:
         parts += section("Layers", Text(f"no difference in any of {len(comparison.layers)}"))
+    if not comparison.phases:
+        return Group(*parts)
     phases = [(r.name, _cells(r.a_bytes, r.b_bytes, r.difference_bytes)) for r in comparison.phases]
     table = grid("phase", *names, "difference")
     for joined, cells in merge_steps(phases):
@@ -199,12 +203,10 @@ def _rows(title: str, rows: Iterable[Row], names: tuple[str, str]) -> Renderable
 
 
 def _kinds(rows: Sequence[KindRow], names: tuple[str, str]) -> RenderableType:
-    """Return the kinds that a side knows; a range is shown as such, and whether the other is in it."""
+    """Return the kinds; a range is shown as such, and whether the other is in it."""
     has_range = any(_in_range(row) for row in rows)
     table = grid("memory", *names, "difference", *(["in range?"] if has_range else []))
     for row in rows:
-        if row.a_bytes is None and row.b_bytes is None:
-            continue
         cells = list(_cells(row.a_bytes, row.b_bytes, row.difference_bytes))
         for place, figure in enumerate((row.a_range, row.b_range)):
             cells[place] = format_range(figure) if figure is not None else cells[place]
