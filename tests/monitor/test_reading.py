@@ -859,6 +859,38 @@ def test_a_number_that_was_given_out_twice_is_one_series_for_prometheus(tmp_path
     ]
 
 
+@pytest.mark.parametrize(("root_gone_s", "span"), [(3, None), (None, None), (3, "..2s"), (9, "0s..2500ms")])
+def test_a_sum_over_prometheus_processes_is_of_one_instant(
+    tmp_path: Path, root_gone_s: int | None, span: str | None
+) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    lane = writer.lane("fast")
+    for name, held, gone_s in (
+        ("root", (50, 60, 70, 0), root_gone_s),
+        ("child", (20, 0), 1.9),
+        ("killed", (20, 25), 1.5),
+        ("late", (1, 2, 30), 2.9),
+    ):
+        number = len(name)
+        process = writer.add_process(
+            number, parent=None, name=name, command=name, started_us=0, seen_us=0, found="given"
+        )
+        column = lane.column(writer.add_series("fast", "rss_bytes", "statm\nof a\\b", process=process))
+        column.extend([*held, *[MISSING] * (4 - len(held))])
+        if gone_s is not None:
+            writer.end_process(process, int(gone_s * 10**6))
+    lane.times_us.extend(second * 10**6 for second in range(4))
+    writer.close()
+    text = run("export", str(path), "-f", "prometheus", *(("--range", span) if span else ()))
+    found = dict(re.findall(r'^memgauge_rss_bytes\{pid="\d",process="(\w+)"\} (\d+)$', text, re.M))
+    assert found == ({"root": "70", "late": "30"} if span else {"root": "70"})
+    assert "# HELP memgauge_rss_bytes rss_bytes of each process that lived at the end" in text
+    described = re.findall(r"^# HELP (\w+) \S.*\n# TYPE (\w+) gauge\n\1", text, re.M)
+    assert described and all(name == typed for name, typed in described)
+    assert all(re.match(r"# (HELP|TYPE) |memgauge_", line) for line in text.splitlines())
+
+
 def test_pss_that_was_not_read_at_the_top_says_when_it_was(tmp_path: Path) -> None:
     for read_late in (False, True):
         path = tmp_path / f"{read_late}.mg"

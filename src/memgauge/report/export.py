@@ -18,7 +18,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,11 +27,12 @@ from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.bands import Band, bands
 from memgauge.explain.recording import summarise
 from memgauge.report.tables import plain
-from memgauge.storage import RunFile, Series, refuse_recorded
+from memgauge.storage import Process, RunFile, Series, refuse_recorded
 
 FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
 LANES = ("fast", "cpu", "medium", "slow")
 _COLUMNS = ("time_ns", "time_unix_ns", "lane", "metric", "pid", "process", "device", "value")
+_OF_PROCESS = ("rss_bytes", "pss_bytes", "uss_bytes")  # 0 only once it has let go of its memory, in its end
 _ROWS_AT_ONCE = 200_000
 
 
@@ -241,17 +242,13 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
 
 def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
     """Write the last value of each series and the peaks, for a node exporter's textfile collector."""
-    last: dict[int, int] = {}
-    for lane in LANES:
-        for _, chunk in run.chunks(lane, begin_us, end_us):
-            for number, _, values in chunk.columns:
-                if values and values[-1] != MISSING:
-                    last[number] = values[-1]
+    last = _last_values(run, begin_us, end_us)
+    processes = {p.id: p for p in run.processes}
+    over = _ended_before(run.processes, run.last_us() if end_us is None else end_us)
     by_metric: dict[str, list[Series]] = {}
     for about in run.series:
-        if about.id in last:
+        if about.id in last and about.process not in over:
             by_metric.setdefault(about.metric, []).append(about)
-    processes = {p.id: p for p in run.processes}
     devices = {d.id: d for d in run.devices}
     count = 0
     for metric, group in sorted(by_metric.items()):
@@ -259,7 +256,7 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
             ("disk_", "network_", "pcie_")
         )
         name = f"memgauge_{metric}" + ("_total" if is_counter else "")
-        out.write(f"# TYPE {name} {'counter' if is_counter else 'gauge'}\n")
+        _describe(out, name, "counter" if is_counter else "gauge", _meaning(metric, group))
         named: dict[str, int] = {}  # a number that was given out twice names one series: its last value
         for about in group:
             labels = {}
@@ -273,11 +270,45 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
             out.write(f"{name}{text} {value}\n")
         count += len(named)
     summary = summarise(run)
-    out.write("# TYPE memgauge_peak_bytes gauge\n")
+    _describe(out, "memgauge_peak_bytes", "gauge", "highest of the run, with its kind: exact or a bound")
     for peak in summary.peaks:
         out.write(f"memgauge_peak_bytes{_labels({'of': peak.name, 'kind': peak.kind})} {peak.bytes}\n")
         count += 1
     return count
+
+
+def _last_values(run: RunFile, begin_us: int | None, end_us: int | None) -> dict[int, int]:
+    """Return the last value of each series; of the memory of a process that which it held before it let go of all."""
+    own = {s.id for s in run.series if s.metric in _OF_PROCESS}
+    last: dict[int, int] = {}
+    for lane in LANES:
+        for _, chunk in run.chunks(lane, begin_us, end_us):
+            for number, first, values in chunk.columns:
+                times = chunk.times_us[first : first + len(values)]
+                for time_us, value in zip(reversed(times), reversed(values), strict=True):
+                    is_known = value != MISSING and _within(time_us, begin_us, end_us)
+                    if is_known and (value or number not in own):
+                        last[number] = value
+                        break
+    return last
+
+
+def _ended_before(processes: Iterable[Process], end_us: int) -> set[int]:
+    """Return the processes that had ended when the span did, or when the last of the job's ended if that was before."""
+    gone = {p.id: p.gone_us for p in processes}
+    ends = [end_us if us is None else min(us, end_us) for us in gone.values()]
+    end_us = max(ends, default=end_us)
+    return {number for number, us in gone.items() if us is not None and us < end_us}
+
+
+def _meaning(metric: str, group: Sequence[Series]) -> str:
+    of = " of each process that lived at the end" if group[0].process is not None else ""
+    return f"{metric}{of}, last value; read from: {group[0].instrument or 'unknown'}"
+
+
+def _describe(out: IO[str], name: str, kind: str, meaning: str) -> None:
+    text = _visible(meaning).replace("\\", r"\\")
+    out.write(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
 
 
 def _labels(labels: dict[str, str]) -> str:
