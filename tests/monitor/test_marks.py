@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,56 @@ with ThreadPoolExecutor(8) as pool:
     said = recorded(code, tmp_path / "a.mg")
     (load,) = said.phases
     assert (load.count, load.unfinished, said.marks, said.marks_lost) == (3000, 0, 6000, 0)
+
+
+def test_each_call_of_a_decorated_function_is_a_phase_also_in_recursion_and_threads(tmp_path: Path) -> None:
+    code = """
+import memgauge
+from concurrent.futures import ThreadPoolExecutor
+@memgauge.phase("down")
+def down(n, *, by=1):
+    "Go down."
+    return n if n == 0 else down(n - by, by=by)
+@memgauge.phase("work", "w")
+def work(n): time.sleep(0.001); return n
+@memgauge.phase("fail")
+def fail(): raise KeyError("x")
+assert (down.__name__, down.__doc__) == ("down", "Go down.")
+assert down(3) == 0
+with ThreadPoolExecutor(4) as pool: assert list(pool.map(work, range(50))) == list(range(50))
+try: fail()
+except KeyError: pass
+"""
+    said = recorded(code, tmp_path / "a.mg")
+    found = {p.name: (p.count, p.unfinished) for p in said.phases}
+    assert found == {"down": (4, 0), "work": (50, 0), "fail": (1, 0)}
+    times = [(span.begin_us, span.end_us) for span in said.phases[0].each]
+    assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in pairwise(times))
+    assert {span.value for p in said.phases if p.name == "work" for span in p.each} == {"w"}
+
+
+def test_a_decorated_function_runs_where_nothing_records() -> None:
+    double = mg.phase("double")(lambda n: 2 * n)
+    assert [double(n) for n in range(3)] == [0, 2, 4]
+
+
+def test_names_that_are_no_text_or_blank_are_seen_and_never_raise(tmp_path: Path) -> None:
+    code = """
+import memgauge
+class Mute:
+    def __str__(self): return ""
+class Bad:
+    def __str__(self): raise ValueError
+for name in ("", "  ", None, b"q", 5, Mute(), Bad()):
+    with memgauge.phase(name, ""): memgauge.mark(name)
+"""
+    path = tmp_path / "a.mg"
+    said = recorded(code, path)
+    names = ["''", "'  '", "None", "b'q'", "5", "<Bad: ValueError in str()>"]
+    assert [p.name for p in said.phases] == names
+    assert [p.count for p in said.phases] == [2, 1, 1, 1, 1, 1]
+    with RunFile(path) as run:
+        assert {mark.name for mark in run.marks if mark.kind == "mark"} == set(names)
 
 
 def test_first_phases_that_begin_together_are_each_heard_once(tmp_path: Path) -> None:

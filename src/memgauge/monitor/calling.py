@@ -205,8 +205,14 @@ class Link:
 
 
 def quoted(name: object, value: object) -> str:
-    """Return name and value as JSON, with a comma between; what cannot be put into words is named by its type."""
-    return f"{_quoted(_short(name))},{'null' if value is None else _quoted(_short(value))}"
+    """Return name and value as JSON, with a comma between; what cannot be put into words is named by its type.
+
+    A name that is blank stands in quotes, so that something is to be seen of it.
+    """
+    named = _short(name)
+    if not named.strip():
+        named = repr(named)
+    return f"{_quoted(named)},{'null' if value is None else _quoted(_short(value))}"
 
 
 def _number(value: int | None) -> str:

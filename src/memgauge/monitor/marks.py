@@ -4,6 +4,9 @@
     with memgauge.phase("validate"):
         ...
 
+    @memgauge.phase("load")
+    def load(): ...
+
 A recording is found by the environment variable that a recorded command gets, or by the name of the recorded
 process, for that one and all below it; two recordings of one job both hear it.
 Each boundary of a phase carries the kernel's highest resident
@@ -14,20 +17,26 @@ recording is the one that may (`peaks` belong to one recording at a time).
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from memgauge.monitor.calling import Link, quoted
 from memgauge.monitor.framework_memory import figures, reset_peaks
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
 def mark(name: str, value: object = None) -> None:
     """Say that something happened now: an epoch began, a batch was loaded, a loss was seen.
 
     Args:
-        name: What happened; equal names are one kind of event.
+        name: What happened, as text; equal names are one kind of event.
         value: Which one, as text or number.
     """
     _send("mark", name, value)
@@ -36,8 +45,16 @@ def mark(name: str, value: object = None) -> None:
 class phase:
     """A span of the job, drawn as a band; its peak of this process is exact. Phases may be nested.
 
+    It is for `with`, and decorates functions, of which each call is then a phase of its own:
+
+        @memgauge.phase("validate")
+        def validate(model): ...
+
+    Of a generator or coroutine function that is the call only, not what runs later: use `with` inside it.
+
     Args:
-        name: What the span is; spans of equal names are one phase in a report.
+        name: What the span is, as text; spans of equal names are one phase in a report. As with `mark`, what is
+            no text is put into words by `str`, and a blank name is shown in quotes: none of them raises.
         value: Which one, as text or number.
         reset_torch: Reset torch's own peaks at the beginning, and TensorFlow's, so that those of this phase
             are exact. Not done by default: scripts log these numbers.
@@ -46,6 +63,14 @@ class phase:
     def __init__(self, name: str, value: object = None, *, reset_torch: bool = False) -> None:
         self._name, self._value, self._reset_torch = name, value, reset_torch
         self._spans: list[int] = []
+
+    def __call__(self, function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        @functools.wraps(function)
+        def within(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+            with phase(self._name, self._value, reset_torch=self._reset_torch):
+                return function(*args, **kwargs)
+
+        return within
 
     def __enter__(self) -> phase:
         self._spans.append(next(_spans))
