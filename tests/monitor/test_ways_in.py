@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import MIB, Job, memgauge, ticks, until, values
@@ -46,6 +47,35 @@ def test_three_lines_of_python_record_this_process(tmp_path: Path) -> None:
 def test_a_monitor_that_cannot_write_raises_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(mg.MemgaugeError, match="does not exist"):
         mg.Monitor(tmp_path / "none" / "a.mg").start()
+
+
+@pytest.mark.parametrize("budget", ["a", -5, 0, float("nan"), float("inf"), 1.5, True, 0.00001])
+def test_a_budget_that_is_none_is_refused(tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(mg.MemgaugeError, match=rf"a budget of {re.escape(repr(budget))} is out of range"):
+        mg.Monitor(tmp_path / "a.mg", budget=budget)
+
+
+@pytest.mark.parametrize("budget", [None, 1, 0.0001, 0.02])
+def test_a_budget_within_the_range_of_the_command_line_is_taken(tmp_path: Path, budget: float | None) -> None:
+    assert mg.Monitor(tmp_path / "a.mg", budget=budget).path == tmp_path / "a.mg"
+
+
+@pytest.mark.parametrize("path", [None, 5, b"x"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(mg.MemgaugeError, match=f"{path!r} is no path of a run file"):
+        mg.Monitor(path)
+
+
+def test_a_monitor_is_for_one_recording(tmp_path: Path) -> None:
+    monitor = mg.Monitor(tmp_path / "a.mg", overwrite=True)
+    with monitor:
+        with pytest.raises(mg.MemgaugeError, match="a Monitor is for one recording"):
+            monitor.start()
+        mg.mark("first")
+    with pytest.raises(mg.MemgaugeError, match=r"one recording, and that of .*a\.mg was started"), monitor:
+        pass
+    with RunFile(tmp_path / "a.mg") as run:
+        assert [mark.name for mark in run.marks] == ["first"]
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

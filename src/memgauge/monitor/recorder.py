@@ -22,6 +22,7 @@ from memgauge.monitor.system import require_posix
 from memgauge.units import parse_duration_ns
 
 SHORTEST_NS, LONGEST_NS = 1_000_000, 5_000_000_000
+LEAST_SHARE = 0.0001  # of one core; the command line's 0.01 %
 DEFAULT_INTERVAL = "100ms"
 _STOPS_WITHIN_S = 30
 
@@ -38,6 +39,24 @@ def interval_ns(interval: str | float) -> int:
         hint = f"; without a unit it is seconds, write {interval.strip()}ms" if bare else ""  # type: ignore[union-attr]
         raise UsageError(f"an interval of {interval} is out of range; it is 1ms to 5s{hint}")
     return found
+
+
+def budget_share(budget: float | None) -> float | None:
+    """Return a share of one core that each lane may take, as it is.
+
+    Raises:
+        UsageError: It is no number, or out of range.
+    """
+    is_number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
+    if budget is None or (is_number and LEAST_SHARE <= budget <= 1):
+        return budget
+    raise UsageError(f"a budget of {budget!r} is out of range; it is a share of one core, {LEAST_SHARE} to 1")
+
+
+def _run_path(path: str | os.PathLike[str]) -> Path:
+    if isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str):
+        return Path(path)
+    raise UsageError(f"{path!r} is no path of a run file; give one as text or pathlib.Path: run.mg")
 
 
 def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
@@ -105,8 +124,8 @@ class Monitor:
         with memgauge.Monitor("run.mg"):
             train()
 
-    The sampler is another process; it ends with the `with` block, or when this process ends, however
-    that happens.
+    One Monitor is for one recording. The sampler is another process; it ends with the `with` block, or when
+    this process ends, however that happens.
 
     Args:
         path: The run file.
@@ -115,9 +134,12 @@ class Monitor:
         overwrite: Replace a run file that is there.
         gpu: Whether to read GPUs.
         budget: Share of one core that each lane may take; by default 2 %, for intervals under 10 ms 8 %.
+            0.0001 to 1.
+        title: What to call the run.
 
     Raises:
-        UsageError: The file cannot be made, there is no such process, or this system is not Unix.
+        UsageError: The file cannot be made, there is no such process, an argument is out of range, it was started
+            before, or this system is not Unix.
     """
 
     def __init__(
@@ -132,14 +154,14 @@ class Monitor:
         title: str | None = None,
     ) -> None:
         require_posix()
-        self.path = Path(path)
+        self.path = _run_path(path)
         self._config: dict[str, Any] = {
             "file": str(self.path.absolute()),
             "interval_ns": interval_ns(interval),
             "pid": os.getpid() if pid is None else pid,
             "overwrite": overwrite,
             "gpu": gpu,
-            "budget": budget,
+            "budget": budget_share(budget),
             "title": title,
         }
         self._own = pid is None or pid == os.getpid()
@@ -151,6 +173,10 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Begin to record; returns when the sampler is ready."""
+        if self._sampler != -1:
+            raise UsageError(
+                f"a Monitor is for one recording, and that of {self.path} was started; make another Monitor"
+            )
         stop_reader, self._stop = _pipe()
         tell_reader, tell_writer = _pipe()
         config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer, "detach": True}
