@@ -3,52 +3,25 @@
 from __future__ import annotations
 
 import html
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from memgauge.explain.bands import Band, titled
+from memgauge.explain.bands import Band
 from memgauge.explain.recorded import LARGEST
 from memgauge.report.curves import Curve, numpy
 from memgauge.report.panels import Panel, RunCurves, device_panels, panels, title_of
-from memgauge.report.style import COLOURS, GREY, byte_ticks, hover, label, plotly, styled
+from memgauge.report.phases_and_marks import STRIP_HEIGHT, draw_marks, draw_phases
+from memgauge.report.style import COLOURS, byte_ticks, hover, label, plotly, styled
 from memgauge.report.thinning import lowest_and_highest, thin
 
 # Points of all curves of one figure together: more than a screen has columns, few enough to be drawn at once.
 MOST_POINTS = 24_000
 _FEW_POINTS = 60  # so few are drawn as points too: a run of one sample would be invisible
-_MOST_BANDS, _MOST_LINES, _MOST_STACKED = 150, 150, 12
-# Of phases, the longest name first; what has no colour of its own is grey.
-_BANDS = (
-    "72,120,208",
-    "238,133,74",
-    "106,204,100",
-    "149,108,180",
-    "214,95,95",
-    "140,97,60",
-    "220,126,192",
-    "213,187,103",
-    "130,198,226",
-    "47,158,158",
-    "163,198,68",
-    "91,91,214",
-)
-_OTHER_BANDS = "138,143,152"
-_MOST_NAMES = 60  # of phases that are drawn, the longest first: each has room for more than one band
-_NARROW = 0.004  # of the width: a band as narrow has an outline, or nobody would see it
+_MOST_STACKED = 12
 _LINES = (("#d65f5f", "right"), ("#956cb4", "left"))
 _ROW_HEIGHT = 230
-_INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent name first
-_LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
-_LONGEST_MARK, _MARK_ROWS, _STRIP_HEIGHT = 24, 4, 76  # names of marks, below the curves
-_COLUMNS = 800  # marks that one column of a screen holds are one line
-_MOST_HOVERED = 8  # names of marks under the pointer; of more their number
 _LEGEND_ROW, _LEGEND_TITLE, _TALLEST_LEGEND = 19, 34, 900  # pixels
 _LEGEND_LETTER, _LEGEND_SIDE, _WIDEST_LEGEND = 6.4, 75, 360  # pixels, beside the curves
-_LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
 
 def timeline(data: RunCurves) -> Any:
@@ -62,7 +35,7 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
     go = plotly()
     from plotly.subplots import make_subplots
 
-    heights = [_ROW_HEIGHT] * max(len(rows), 1) + [_STRIP_HEIGHT] * bool(marks)
+    heights = [_ROW_HEIGHT] * max(len(rows), 1) + [STRIP_HEIGHT] * bool(marks)
     figure = make_subplots(
         rows=len(heights), cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=heights
     )
@@ -104,10 +77,10 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
         _title(figure, panel.title, place)
-    _draw_phases(figure, spans, shown)
+    draw_phases(figure, spans, shown)
     if marks:
         _title(figure, "marks", len(heights))
-        _draw_marks(figure, marks, shown, len(heights))
+        draw_marks(figure, marks, shown, len(heights))
     figure.update_xaxes(title_text="seconds of the run", row=len(heights), col=1)
     styled(figure, max(sum(heights), _legend_height(figure)) + 104)
     return figure.update_layout(margin={"t": 64})  # room for the names of bands
@@ -144,223 +117,6 @@ def _axis(panel: Panel) -> dict[str, Any]:
     else:
         axis["ticksuffix"] = f" {panel.unit}"
     return axis
-
-
-def _draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> None:
-    """Draw phases as bands, and the names of their colours in the legend."""
-    if not spans:
-        return
-    lasted: Counter[str] = Counter()
-    for band in spans:
-        lasted[band.name] += band.end_us - band.begin_us
-    names = [name for name, _ in lasted.most_common()]
-    inks = dict(zip(names, _BANDS, strict=False))
-    drawn = _drawn_bands(spans, names[:_MOST_NAMES], shown)
-    narrow_us = _NARROW * (shown[1] - shown[0])
-    shapes: list[dict[str, Any]] = []
-    for band in drawn:
-        ink = inks.get(band.name, _OTHER_BANDS)
-        is_narrow = band.name in inks and band.end_us - band.begin_us < narrow_us
-        shapes.append(
-            {
-                "type": "rect",
-                "xref": "x",
-                "yref": "paper",
-                "x0": band.begin_us / 1e6,
-                "x1": band.end_us / 1e6,
-                "y0": 0,
-                "y1": 1,
-                "fillcolor": f"rgba({ink},{0.3 if is_narrow else 0.13})",
-                "line": {"width": 1, "color": f"rgba({ink},.3)"} if is_narrow else {"width": 0},
-                "layer": "below",
-            }
-        )
-    notes = list(_band_titles(drawn, (shown[1] - shown[0]) / 1e6))
-    figure.update_layout(
-        shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
-    )
-    were, are = Counter(b.name for b in spans), Counter(b.name for b in drawn)
-    for name, ink in inks.items():
-        fewer = f", {were[name]:,} drawn as {are[name]:,}" if are[name] < were[name] else ""
-        _name_colour(figure, label(name, 24) + fewer, ink)
-    rest = len(names) - len(inks)
-    if rest:
-        left_out = max(len(names) - _MOST_NAMES, 0)
-        _name_colour(
-            figure,
-            f"{rest:,} more names" + (f", {left_out:,} not drawn" if left_out else ""),
-            _OTHER_BANDS,
-        )
-
-
-def _name_colour(figure: Any, text: str, ink: str) -> None:
-    """Add a colour of bands to the legend."""
-    figure.add_trace(
-        plotly().Scatter(
-            x=[None],
-            y=[None],
-            name=text,
-            mode="markers",
-            marker={"symbol": "square", "size": 11, "color": f"rgba({ink},.5)"},
-            legendgroup="phases",
-            legendgrouptitle_text="phases",
-            hoverinfo="skip",
-        ),
-        row=1,
-        col=1,
-    )
-
-
-def _drawn_bands(spans: list[Band], names: list[str], shown: tuple[int, int]) -> list[Band]:
-    """Return the bands to draw, the longest first: of each name all, or as many as there is room for.
-
-    What is too many is put together with its neighbours of the same name, so that no name vanishes.
-
-    Args:
-        spans: All of them.
-        names: The names that are drawn.
-        shown: The time that is drawn, in µs.
-    """
-    groups: dict[str, list[Band]] = {name: [] for name in names}
-    for band in spans:
-        if band.name in groups:
-            groups[band.name].append(band)
-    drawn: list[Band] = []
-    left = _MOST_BANDS
-    for place, group in enumerate(sorted(groups.values(), key=len)):
-        share = left // (len(groups) - place)
-        kept = group if len(group) <= share else _merged(group, share, shown)
-        left -= len(kept)
-        drawn += kept
-    return sorted(drawn, key=lambda b: b.begin_us - b.end_us)
-
-
-def _merged(group: list[Band], most: int, shown: tuple[int, int]) -> list[Band]:
-    """Return bands of one name as at most so many: those that begin in one of as many equal times are one."""
-    columns: dict[int, Band] = {}
-    width_us = max(shown[1] - shown[0], 1)
-    for band in group:
-        column = min((band.begin_us - shown[0]) * most // width_us, most - 1)
-        other = columns.get(column)
-        if other is None:
-            columns[column] = band
-        else:
-            begin, end = min(other.begin_us, band.begin_us), max(other.end_us, band.end_us)
-            columns[column] = msgspec.structs.replace(other, begin_us=begin, end_us=end, value=None)
-    return list(columns.values())
-
-
-def _band_titles(bands: Iterable[Band], span_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the names of bands, each over its beginning, in rows; who finds no room in any has none.
-
-    Args:
-        bands: The longest first.
-        span_s: What is drawn, in seconds.
-    """
-
-    def width_s(band: Band) -> float:
-        return _LETTER * span_s * min(len(titled(band)), _LONGEST_TITLE)
-
-    wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)][:_MOST_TITLES]
-    row_ends = [-math.inf] * _TITLE_ROWS
-    for band in sorted(wide, key=lambda b: (b.begin_us, b.depth)):
-        begin = band.begin_us / 1e6
-        row = next((row for row, end in enumerate(row_ends) if end <= begin), None)
-        if row is not None:
-            row_ends[row] = begin + width_s(band) + _LETTER * span_s
-            yield _note(begin, 1.0, titled(band), 16 + 12 * row)
-
-
-def _draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: int) -> None:
-    """Draw marks as lines, with names in a strip below the curves where there is room, else under the pointer.
-
-    Args:
-        figure: Where.
-        marks: In order of time.
-        shown: The time that is drawn, in µs.
-        row: The strip.
-    """
-    count = Counter(m.name for m in marks)
-    inks = {name: _INKS[i % len(_INKS)] for i, (name, _) in enumerate(count.most_common())}
-    width_us = max(shown[1] - shown[0], 1)
-    together: dict[int, list[Any]] = {}
-    for mark in marks:
-        together.setdefault((mark.time_us - shown[0]) * _COLUMNS // width_us, []).append(mark)
-    groups = [sorted(group, key=lambda m: (count[m.name], m.time_us)) for group in together.values()]
-    axis = next(figure.select_yaxes(row=row, col=1))
-    top = axis.domain[1]
-    ordered = sorted(groups, key=lambda g: (count[g[0].name], g[0].time_us))
-    shapes = []
-    for group in ordered[:_MOST_LINES]:
-        x = group[0].time_us / 1e6
-        line = {"width": 1, "dash": "dot", "color": inks[group[0].name]}
-        place = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": top, "y1": 1}
-        shapes.append({**place, "line": line})
-    notes = list(_mark_titles(ordered, shown, axis.plotly_name.replace("axis", "")))
-    figure.update_layout(
-        shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
-    )
-    figure.add_trace(
-        plotly().Scatter(
-            x=[group[0].time_us / 1e6 for group in groups],
-            y=[_MARK_ROWS] * len(groups),
-            mode="markers",
-            marker={
-                "symbol": "triangle-up",
-                "size": 7,
-                "color": [inks[group[0].name] for group in groups],
-            },
-            hovertext=[_hovered(group) for group in groups],
-            hovertemplate="%{hovertext}<extra></extra>",
-            showlegend=False,
-        ),
-        row=row,
-        col=1,
-    )
-    figure.update_yaxes(visible=False, fixedrange=True, range=[0, _MARK_ROWS + 0.5], row=row, col=1)
-
-
-def _hovered(group: Sequence[Any]) -> str:
-    names = [label(titled(mark), _LONGEST_MARK) for mark in group[:_MOST_HOVERED]]
-    more = len(group) - len(names)
-    return "<br>".join([*names, f"and {more:,} more"] if more else names)
-
-
-def _mark_titles(
-    groups: Iterable[Sequence[Any]], shown: tuple[int, int], axis: str
-) -> Iterator[dict[str, Any]]:
-    """Yield the names of marks, each from its mark to the right, or to the left at the right edge.
-
-    Args:
-        groups: Marks at about one time, whose first has the name; who comes first has room first.
-        shown: The time that is drawn, in µs.
-        axis: The y axis of the strip.
-    """
-    letter_s = _LETTER * (shown[1] - shown[0]) / 1e6
-    rows: list[list[tuple[float, float]]] = [[] for _ in range(_MARK_ROWS)]
-    for group in groups:
-        title = titled(group[0])
-        x = group[0].time_us / 1e6
-        width = letter_s * (min(len(title), _LONGEST_MARK) + 1)
-        is_late = x + width > shown[1] / 1e6
-        begin = x - width if is_late else x
-        for place, taken in enumerate(rows):
-            if all(begin >= to or begin + width <= since for since, to in taken):
-                taken.append((begin, begin + width))
-                note = _note(x, _MARK_ROWS - place - 0.9, title, longest=_LONGEST_MARK)
-                yield {**note, "yref": axis, "xanchor": "right" if is_late else "left"}
-                break
-
-
-def _note(x: float, y: float, title: str, above: int = 0, longest: int = _LONGEST_TITLE) -> dict[str, Any]:
-    place = {"x": x, "y": y, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-    return {
-        **place,
-        "showarrow": False,
-        "text": label(title, longest),
-        "yshift": above,
-        "font": {"size": 10, "color": GREY},
-    }
 
 
 def process_stack(data: RunCurves) -> Any:

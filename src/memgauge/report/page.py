@@ -21,7 +21,7 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 1240px; padding: 24px; }
 h1 { font-size: 22px; margin: 48px 0 4px; overflow-wrap: anywhere; } h1:first-child { margin-top: 0; } h2 { font-size: 17px; margin: 32px 0 8px; }
-p { margin: 4px 0; } .faint { color: var(--faint); } .warn { color: var(--warn); }
+p { margin: 4px 0; } summary { cursor: pointer; color: var(--faint); margin: 8px 0; } .faint { color: var(--faint); } .warn { color: var(--warn); }
 table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
   border-bottom: 1px solid var(--line); } td.number, th.number { text-align: right; white-space: nowrap; }
@@ -63,6 +63,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, long: str
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>" if body else ""
 
 
+def fold(title: str, content: str) -> str:
+    """Return HTML that is shown when its title is clicked."""
+    return f"<details><summary>{escaped(shortened(title))}</summary>{content}</details>"
+
+
 def figure(plot: Any, number: int) -> str:
     """Return a figure as HTML: its place, and its content as JSON, which is drawn when it comes into view.
 
@@ -101,7 +106,10 @@ const seen = new IntersectionObserver(
 const figures = document.querySelectorAll(".figure");
 if (figures.length) draw(figures[0]);
 figures.forEach(place => seen.observe(place));
-addEventListener("beforeprint", () => figures.forEach(draw));
+addEventListener("beforeprint", () => {
+  figures.forEach(draw);
+  document.querySelectorAll("details").forEach(fold => { fold.open = true; });
+});
 """
 
 

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memgauge.explain.recorded import Recording
+from memgauge.explain.recorded import Recording, SpanOf
 from memgauge.report.figures import aligned, overlay, process_stack, timeline
-from memgauge.report.page import escaped, figure, page, shortened, table
+from memgauge.report.page import escaped, figure, fold, page, shortened, table
 from memgauge.report.panels import RunCurves, estimate_of
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_difference, format_duration
 
 _MOST_ROWS = 200
+_MOST_UNFOLDED = 12  # phases of one name that are rows of the table
 
 
 def recordings_page(runs: Sequence[RunFile], begin_us: int | None = None, end_us: int | None = None) -> str:
@@ -150,7 +151,7 @@ def _phases(s: Recording) -> str:
     with_device = any(p.device_peak_bytes is not None for p in s.phases)
     columns += ["control group ", "its kind"] if with_group else []
     columns += ["framework's peak "] if with_device else []
-    rows = []
+    rows, folded = [], []
     for p in s.phases[:_MOST_ROWS]:
         peak, tree = format_bytes(p.peak_bytes), format_bytes(p.tree_peak_bytes)
         named = f"{p.name} ({p.still_open()})" if p.unfinished else p.name
@@ -159,13 +160,22 @@ def _phases(s: Recording) -> str:
         before = " (or before)" if p.device_peak_kind == "upper bound" else ""
         row += [format_bytes(p.device_peak_bytes) + before] if with_device else []
         rows.append(row)
-        for span in p.told_apart(_MOST_ROWS):
-            peak, tree = format_bytes(span.peak_bytes), format_bytes(span.tree_peak_bytes)
-            named = f"{p.name} {span.value}" + ("" if span.is_finished else " (not ended)")
-            cells = [named, "", format_duration(span.end_us - span.begin_us)]
-            cells += [peak, span.peak_kind, tree]
-            rows.append([*cells, *[""] * (len(columns) - len(cells))])
-    return table(columns, rows, long="phase")
+        spans = p.told_apart(_MOST_ROWS)
+        if len(spans) > _MOST_UNFOLDED:
+            own = table([*columns[:1], *columns[2:6]], map(_span_cells, spans), long="phase")
+            folded.append(fold(f"{p.name}: each of {p.count:,}", own))
+        else:
+            for span in spans:
+                value, *others = _span_cells(span)
+                rows.append([f"· {value}", "", *others, *[""] * (len(columns) - 6)])
+    return table(columns, rows, long="phase") + "".join(folded)
+
+
+def _span_cells(span: SpanOf) -> list[str]:
+    """Return the value of one phase, its time, and its peaks."""
+    named = f"{span.value}" + ("" if span.is_finished else " (not ended)")
+    peak, tree = format_bytes(span.peak_bytes), format_bytes(span.tree_peak_bytes)
+    return [named, format_duration(span.end_us - span.begin_us), peak, span.peak_kind, tree]
 
 
 def _prediction(data: RunCurves) -> str:
