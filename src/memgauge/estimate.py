@@ -81,8 +81,6 @@ def estimate(
     if place.kind == "cuda":
         stack = predict.stack_on(place, stack)
     trace = traced(workload, place, steps=steps, threads=threads, stack=stack)
-    if followed is not None:
-        followed(trace, replay(trace, place, allocator))
     return estimate_of(
         workload,
         trace,
@@ -93,6 +91,7 @@ def estimate(
         threads=threads,
         steps=steps,
         begin_ns=begin_ns,
+        followed=followed,
     )
 
 
@@ -125,6 +124,7 @@ def estimate_of(
     threads: int = 1,
     steps: int,
     begin_ns: int,
+    followed: Callable[[Trace, Timeline], None] | None = None,
 ) -> Estimate:
     """Return the estimate that a trace amounts to.
 
@@ -138,6 +138,7 @@ def estimate_of(
         threads: CPU threads of the run.
         steps: Steps of the run.
         begin_ns: When the work began, on `time.perf_counter_ns`.
+        followed: Is shown the trace and the timeline that the estimate comes from.
     """
     from memgauge.frameworks.torch import predict
 
@@ -145,6 +146,8 @@ def estimate_of(
     if place.kind == "cuda":
         on_card = device_memory(trace, place, stack or predict.installed_stack(), allocator or CudaSettings())
     timeline = replay(trace, place) if on_card is None else on_card.timeline
+    if followed is not None:
+        followed(trace, timeline)
     peak, at_peak, phases, layers = account(trace, timeline)
     if on_card is None:
         peak, unknown = _host(peak, trace, baseline)

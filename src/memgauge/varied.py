@@ -50,6 +50,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     argument: str
     rows: tuple[Row, ...]
     is_affine: bool  # whether values were replayed from two traces that a third verified
+    affine_from: int | None  # the least value from which on they were
     traced: tuple[int, ...]  # values that were traced
     elapsed_ns: int
 
@@ -152,6 +153,7 @@ class Varied:
             argument=self.name,
             rows=rows,
             is_affine=self._line is not None,
+            affine_from=None if self._line is None else self._line.origin,
             traced=tuple(sorted(self.traced)),
             elapsed_ns=time.perf_counter_ns() - begin_ns,
         )

@@ -438,6 +438,13 @@ def test_devices_explains_one_with_sources(capfd: Capture) -> None:
     assert facts["cuBLAS workspace, each of two threads"]["bytes"]["expected"] == 8_519_680
     assert facts["usable"]["grade"] == "others" and "bottlerocket" in facts["usable"]["source"]
     assert facts["context"]["bytes"]["low"] < facts["context"]["bytes"]["high"]
+    assert (said["cuda"], said["loads_modules"]) == ("12.4", "lazily")
+
+
+def test_a_card_that_runs_rocm_has_no_cuda(capfd: Capture) -> None:
+    assert main(["devices", "amd-mi250", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["cuda"], said["loads_modules"]) == (None, None)
 
 
 def test_devices_explains_one_in_words(capfd: Capture) -> None:
@@ -507,7 +514,9 @@ def test_values_of_an_argument_in_one_table(capfd: Capture) -> None:
     said = json.loads(capfd.readouterr().out)
     assert [row["value"] for row in said["rows"]] == [16, 32]
     assert main(arguments) == 0
-    assert "affine" in capfd.readouterr().out
+    assert "affine in it:" in capfd.readouterr().out
+    assert main([*arguments[:-1], "batch_size=4,16,32"]) == 0
+    assert "affine in it from 8 on: traced 4, 8, 16, 32, 40, " in capfd.readouterr().out
 
 
 def test_fit_says_surely_and_probably(capfd: Capture) -> None:

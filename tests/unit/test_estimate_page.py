@@ -59,17 +59,35 @@ def test_categories_of_the_time_line_add_up_to_the_peak(
     made: tuple[dict[str, Any], str, list[dict[str, Any]]],
 ) -> None:
     estimate, _, (timeline, _) = made
-    stacked = [numbers(curve["y"]) for curve in timeline["data"]]
+    drawn = [curve for curve in timeline["data"] if curve["name"] != "reserved"]
+    stacked = [numbers(curve["y"]) for curve in drawn]
     heights = [sum(values) for values in zip(*stacked, strict=True)]
     assert max(heights) == estimate["peak"]["allocated_bytes"]
     assert heights[-1] < max(heights)
-    at_peak = {
-        c["name"]: v[heights.index(max(heights))] for c, v in zip(timeline["data"], stacked, strict=True)
-    }
+    at_peak = {c["name"]: v[heights.index(max(heights))] for c, v in zip(drawn, stacked, strict=True)}
     assert {c: b for c, b in at_peak.items() if b} == estimate["at_peak"]["categories"]
     assert any(
         f"peak {format_bytes(int(max(heights)))}" in a["text"] for a in timeline["layout"]["annotations"]
     )
+
+
+def test_the_reserve_is_drawn_above_them_and_the_room_that_the_card_has(
+    made: tuple[dict[str, Any], str, list[dict[str, Any]]],
+) -> None:
+    estimate, text, (timeline, _) = made
+    (reserved,) = (curve for curve in timeline["data"] if curve["name"] == "reserved")
+    assert max(numbers(reserved["y"])) == estimate["peak"]["reserved_bytes"]
+    context = estimate["peak"]["device_bytes"]["expected"] - estimate["peak"]["reserved_bytes"]
+    room = estimate["fits"]["capacity_bytes"] - context
+    (line,) = (shape for shape in timeline["layout"]["shapes"] if shape["type"] == "line")
+    assert line["y0"] == line["y1"] == room
+    assert any(
+        f"room on the card {format_bytes(room)}" in a["text"] for a in timeline["layout"]["annotations"]
+    )
+    _, _, parts = text.partition("<h2>On the card</h2>")
+    assert format_bytes(context) in parts.partition("</table>")[0]
+    for part in estimate["uncertainty"]:
+        assert f'{part["source"]}</td><td class="number">−{format_bytes(part["low_bytes"])}<' in parts
 
 
 def test_the_map_holds_each_layers_bytes_at_the_peak(

@@ -66,6 +66,32 @@ def test_pinning_what_was_built_on_the_card_is_an_error_that_says_where_to_make_
         estimated(build, lambda: None, lambda m, _: m.kept.pin_memory())
 
 
+class _Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such gradient")
+
+
+def test_what_raises_in_backward_is_said_to_be_there_and_not_what_comes_after_one_that_was_caught() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        _Raises.apply(model(x)).sum().backward()
+
+    def careful(model: nn.Module, x: torch.Tensor) -> None:
+        try:
+            step(model, x)
+        except ValueError:
+            raise KeyError("mine") from None
+
+    with pytest.raises(WorkloadError, match="raised in step 1 backward"):
+        estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), step)
+    with pytest.raises(WorkloadError, match="raised in step 1 forward"):
+        estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), careful)
+
+
 def test_the_share_of_the_card_that_a_program_sets_is_its_limit() -> None:
     def build(share: float) -> nn.Module:
         torch.cuda.set_per_process_memory_fraction(share)

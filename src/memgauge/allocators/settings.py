@@ -24,6 +24,7 @@ _MOST_REGISTER_THREADS = 128  # pinned_max_register_threads of CUDAAllocatorConf
 _SYNTAX = "write key:value,key:value, for example max_split_size_mb:128,expandable_segments:True"
 
 _PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
+_TOKEN = re.compile(r"[^,:\[\]]+|[,:\[\]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,11 @@ def parse_cuda_settings(text: str) -> CudaSettings:
         UnsupportedError: The setting replaces the allocator that is modelled here.
     """
     values: dict[str, object] = {}
-    for key, value in _pairs("".join(text.split())):
+    for key, value, index in _pairs("".join(text.split())):
+        if key in _TRUE_OR_FALSE and value not in ("True", "False"):
+            raise UsageError(
+                f"{key}:{value}: Expected 'True' or 'False' at index {index} in ConfigTokenizer but got {value!r}"
+            )
         if key in _IGNORED:
             continue
         if key not in _PARSERS:
@@ -120,13 +125,15 @@ def format_cuda_settings(settings: CudaSettings) -> str:
     return ",".join(f"{key}:{_format_value(key, value)}" for key, value in pairs)
 
 
-def _pairs(text: str) -> Iterable[tuple[str, str]]:
-    position = 0
+def _pairs(text: str) -> Iterable[tuple[str, str, int]]:
+    """Yield each key with its value, and which of torch's tokens the value is: separators are tokens too."""
+    position = index = 0
     while position < len(text):
         match = _PAIR.match(text, position)
         if not match:
             raise UsageError(f"cannot read {text[position:]!r} in the CUDA allocator settings; {_SYNTAX}")
-        yield match[1], match[2]
+        yield match[1], match[2], index + 2
+        index += len(_TOKEN.findall(match[0]))
         position = match.end()
 
 
@@ -166,8 +173,6 @@ def _share(key: str, value: str) -> float:
 
 
 def _boolean(key: str, value: str) -> bool:
-    if value not in ("True", "False"):
-        raise UsageError(f"{key}:{value}: Expected 'True' or 'False' in ConfigTokenizer but got {value!r}")
     return value == "True"
 
 
@@ -245,6 +250,18 @@ _IGNORED = (
     "pinned_free_catch_all",
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+)
+
+
+_TRUE_OR_FALSE = (
+    "expandable_segments",
+    "throw_on_cudamalloc_oom",
+    "graph_capture_record_stream_reuse",
     "pinned_use_background_threads",
     "pinned_use_cuda_host_register",
     "pinned_use_hip_host_register",

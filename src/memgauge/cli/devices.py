@@ -125,11 +125,12 @@ def _facts(name: str, stack: object) -> DeviceFacts:
             "vendor",
             libraries.MECHANISMS[libraries.CUBLASLT],
         )
+    loading = "lazily" if stack.is_lazy else "all at once"
     return DeviceFacts(
         device=device,
         torch=".".join(map(str, stack.torch)),
-        cuda=".".join(map(str, stack.cuda_version)),
-        loads_modules="lazily" if stack.is_lazy else "all at once",
+        cuda=".".join(map(str, stack.cuda_version)) if device.is_nvidia else None,
+        loads_modules=loading if device.is_nvidia else None,
         facts=tuple(facts),
         mechanisms=dict(libraries.MECHANISMS) if device.kind == "cuda" else {},
     )

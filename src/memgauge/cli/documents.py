@@ -25,12 +25,12 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="memgauge.device/1"):
-    """What is known of one device under one stack of software."""
+    """What is known of one device under one stack of software; `cuda` and `loads_modules` of NVIDIA's cards only."""
 
     device: Device
     torch: str
-    cuda: str
-    loads_modules: str
+    cuda: str | None
+    loads_modules: str | None
     facts: tuple[Fact, ...]
     mechanisms: dict[str, str]
 

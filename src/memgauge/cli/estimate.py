@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -52,12 +52,7 @@ def command(
     layers: options.LayersIfAsked = None,
     as_json: options.AsJson = False,
     out: options.Out = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", metavar="FILE", show_default=False, help="Also draw it: one page that works offline."
-        ),
-    ] = None,
+    html: options.Html = None,
 ) -> None:
     """Predict the memory of a training or inference run, without running it."""
     options.check_counts(steps=steps, threads=threads)
@@ -85,9 +80,9 @@ def command(
     if html is not None and method != "trace":
         raise UsageError("--html draws the trace; leave --method out")
     if device == "all" or vary is not None:
-        if html is not None:
-            raise UsageError("--html draws one run; leave --device all and --vary out")
-        _show_many(target, device, vary, asked, arguments, steps, allocator, stack, out, as_json=as_json)
+        _show_many(
+            target, device, vary, asked, arguments, steps, allocator, stack, out, html, as_json=as_json
+        )
         return
     if method == "formula":
         _refuse_for_formula(allocator, stack)
@@ -161,6 +156,7 @@ def _show_many(
     allocator: CudaSettings | None,
     stack: Stack | None,
     out: Path | None,
+    html: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -184,6 +180,11 @@ def _show_many(
         show_json(result)
     else:
         show(view)
+    if html is not None:
+        from memgauge.cli.report import save_page
+        from memgauge.report.many_page import catalogue_page, curve_page
+
+        save_page(html, catalogue_page(result) if vary is None else curve_page(result))
     if all(row.fits.verdict == "no" for row in result.rows):
         raise typer.Exit(1)
 

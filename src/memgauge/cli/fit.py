@@ -49,6 +49,7 @@ def command(
     cublaslt_unified: options.CublasltUnified = None,
     as_json: options.AsJson = False,
     out: options.Out = None,
+    html: options.Html = None,
 ) -> None:
     """Find the largest batch (or other argument) that fits a card: surely, and probably."""
     from memgauge.allocators.settings import parse_cuda_settings
@@ -62,6 +63,7 @@ def command(
             f"memgauge estimate {target} --device all shows where one batch fits"
         )
     out, arguments = options.writable(out), parse_sets(sets or [])
+    html = options.writable(html, "--html")
     asked = options.what_is_run(
         target, batch_size, image_size, sequence_length, optimizer, precision, mode, checkpointing
     )
@@ -90,5 +92,10 @@ def command(
         from memgauge.report.many import largest_view
 
         show(largest_view(result))
+    if html is not None:
+        from memgauge.cli.report import save_page
+        from memgauge.report.many_page import largest_page
+
+        save_page(html, largest_page(result))
     if result.probably is None:
         raise typer.Exit(1)

@@ -140,6 +140,17 @@ Out = Annotated[
     ),
 ]
 
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        show_default=False,
+        help="Also draw it: one page that works offline.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+
 
 Vary = Annotated[
     str | None,

@@ -19,7 +19,8 @@ SHARES_BUDGET = 0.02  # share of a core for PSS and USS: reading them holds the 
 SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short runs are read each second
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
-SHARES_BEHIND = 1 / 4  # of the tree's resident memory: what may move before they are read out of turn
+SHARES_BEHIND = 1 / 4  # of the tree's resident memory: what may move before they are read out of turn,
+SHARES_BEHIND_AT_BEST = 1 / 16  # and while nothing has been spent; between both as much as is spent
 # How long a reading of the system's memory stands while the tree's has not moved:
 SYSTEM_STANDS_NS = 50_000_000
 
@@ -133,7 +134,8 @@ class ProcessReadings:
         """Return whether the tree's memory has moved far since shares were read, and they may be read again."""
         resident = sum(p.resident_bytes for p in self._tree.live.values())
         read = sum(resident for _, _, resident in self._state)
-        return self._shares_left_us > 0 and abs(resident - read) > SHARES_BEHIND * max(resident, read)
+        may_move = max(SHARES_BEHIND * (1 - self._shares_left_us / SHARES_AHEAD_US), SHARES_BEHIND_AT_BEST)
+        return self._shares_left_us > 0 and abs(resident - read) > may_move * max(resident, read)
 
     def _still_stand(self, state: list[tuple[int, int, int]], now_us: int) -> bool:
         """Return whether the last reading of shares is as good as a new one would be.

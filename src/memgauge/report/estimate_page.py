@@ -7,16 +7,17 @@ from typing import Any
 
 from memgauge.explain.peak import first_peak
 from memgauge.explain.rows import layer_title
-from memgauge.records import Category, Estimate, Range, Timeline, Trace
+from memgauge.records import Category, Estimate, Timeline, Trace
 from memgauge.report.curves import numpy
 from memgauge.report.page import escaped, figure, page, table
 from memgauge.report.style import COLOURS, GREY, byte_ticks, label, plotly, styled
-from memgauge.report.tables import format_range, merge_steps, room, span_name
+from memgauge.report.tables import kind_rows, merge_steps, room, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes
 
 _BUCKETS = 3000
 _MOST_LAYERS = 60
+_NEAR = 2  # so many times as high as the curves a card's room is drawn; higher it would flatten them
 
 
 def estimate_page(estimate: Estimate, trace: Trace, timeline: Timeline) -> str:
@@ -40,17 +41,11 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
     if estimate.fits is not None:
         verdict, why = escaped(estimate.fits.verdict), escaped(room(estimate.fits))
         yield f"<p><strong>fits: {verdict}</strong> – {why}</p>"
-    kinds = ("requested", "allocated", "reserved", "tensor", "device", "pinned", "host")
-    rows = []
-    for kind in kinds:
-        found = getattr(peak, f"{kind}_bytes")
-        if kind == "pinned" and found is None:
-            continue
-        shown = format_range(found) if isinstance(found, Range) else format_bytes(found)
-        rows.append((kind, shown, estimate.unknown.get(f"peak.{kind}_bytes", "")))
-    yield table(("memory", "peak ", "why it is unknown"), rows)
+    yield table(("memory", "peak ", "what it is"), kind_rows(estimate))
     if trace.events:
-        yield "<h2>Over the run, by category</h2>" + figure(category_timeline(trace, timeline), 1)
+        yield "<h2>Over the run, by category</h2>" + figure(
+            category_timeline(trace, timeline, _room_for_torch(estimate)), 1
+        )
     yield "<h2>Who holds it at the peak</h2>" + figure(peak_map(estimate), 2)
     whole = sum(at.categories.values()) or 1
     held = sorted(at.categories.items(), key=lambda item: -item[1])
@@ -58,6 +53,7 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
         ("category", "at the peak ", "share "),
         [(c, format_bytes(b), f"{100 * b / whole:.1f} %") for c, b in held],
     )
+    yield from _on_card(estimate)
     phases = merge_steps([(p.name, (p.allocated_bytes,)) for p in estimate.phases])
     yield "<h2>Phases</h2>" + table(
         ("phase", "highest allocated "), [(span_name(names), format_bytes(v[0])) for names, v in phases]
@@ -87,13 +83,57 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
         yield "<h2>Assumed and left out</h2>" + table(("", "what"), notes, long="what")
 
 
+def _context_bytes(estimate: Estimate) -> int | None:
+    """Return what the process is expected to take on the device outside torch's allocator."""
+    device, reserved = estimate.peak.device_bytes, estimate.peak.reserved_bytes
+    return None if device is None or reserved is None else device.expected - reserved
+
+
+def _room_for_torch(estimate: Estimate) -> int | None:
+    """Return what torch's allocator may reserve on the card, None where there is none."""
+    context, fits = _context_bytes(estimate), estimate.fits
+    if context is None or fits is None or fits.capacity_bytes is None:
+        return None
+    return fits.capacity_bytes - context
+
+
+def _on_card(estimate: Estimate) -> Iterator[str]:
+    """Yield what the device figure is made of, and how far each part may be off."""
+    context, peak = _context_bytes(estimate), estimate.peak
+    if context is None or peak.device_bytes is None:
+        return
+    fits = estimate.fits
+    usable = None if fits is None else fits.capacity_bytes
+    rows = [
+        ("tensors and workspaces: reserved by torch", peak.reserved_bytes),
+        ("context and loaded kernels", context),
+        ("together, on the device", peak.device_bytes.expected),
+        ("usable on the card", usable),
+    ]
+    yield "<h2>On the card</h2>" + table(("part", "expected "), [(n, format_bytes(b)) for n, b in rows])
+    yield "<h2>How far it may be off</h2>" + table(
+        ("part", "less ", "more ", "from"),
+        [
+            (part.source, f"−{format_bytes(part.low_bytes)}", f"+{format_bytes(part.high_bytes)}", part.basis)
+            for part in estimate.uncertainty
+        ],
+        long="from",
+    )
+
+
 _MOST_CELLS = 1200  # of the map, before deeper layers open by a click only
 _LAYER = "#667080"
 _INK = {c.value: COLOURS[place % len(COLOURS)] for place, c in enumerate(Category)}
 
 
-def category_timeline(trace: Trace, timeline: Timeline) -> Any:
-    """Return allocated bytes over the events of the run, stacked by category, phases as bands."""
+def category_timeline(trace: Trace, timeline: Timeline, room_bytes: int | None = None) -> Any:
+    """Return allocated bytes over the events of the run, stacked by category, phases as bands; above them the reserve.
+
+    Args:
+        trace: What was asked for.
+        timeline: Where the allocator put it.
+        room_bytes: What the allocator may reserve on the card; drawn where it is near.
+    """
     np, go = numpy(), plotly()
     count = len(timeline.allocated_bytes)
     changes = {c: np.zeros(count, np.int64) for c in Category}
@@ -120,6 +160,31 @@ def category_timeline(trace: Trace, timeline: Timeline) -> Any:
                 hovertemplate="%{y:,.0f} B<extra>%{fullData.name}</extra>",
             )
         )
+    top = int(allocated.max())
+    if timeline.reserved_bytes is not None:
+        reserved = np.frombuffer(timeline.reserved_bytes, np.int64)
+        top = int(reserved.max())
+        drawn.add_trace(
+            go.Scatter(
+                x=keep,
+                y=reserved[keep],
+                name="reserved",
+                mode="lines",
+                line={"width": 1.4, "color": GREY, "shape": "hv"},
+                hovertemplate="%{y:,.0f} B<extra>%{fullData.name}</extra>",
+            )
+        )
+    if room_bytes is not None and room_bytes <= _NEAR * top:
+        top = max(top, room_bytes)
+        drawn.add_hline(
+            y=room_bytes,
+            line={"dash": "dash", "width": 1.2, "color": "#d65f5f"},
+            annotation={
+                "text": f"room on the card {format_bytes(room_bytes)}",
+                "font": {"size": 11, "color": "#d65f5f"},
+            },
+            annotation_position="top left",
+        )
     instant = first_peak(timeline)
     highest = int(allocated[instant])
     drawn.add_annotation(x=instant, y=highest, text=f"peak {format_bytes(highest)}", arrowcolor="#d65f5f")
@@ -145,7 +210,7 @@ def category_timeline(trace: Trace, timeline: Timeline) -> Any:
                 font={"size": 10},
             )
     drawn.update_xaxes(title_text="allocations and releases, in order")
-    drawn.update_yaxes(title_text="allocated", rangemode="tozero", **byte_ticks(float(highest)))
+    drawn.update_yaxes(title_text="bytes", rangemode="tozero", **byte_ticks(float(top)))
     return styled(drawn, 420)
 
 

@@ -11,22 +11,25 @@ from memgauge.units import format_bytes
 from memgauge.varied import Curve, Row
 from memgauge.vary import Catalogue, Largest
 
-_LEAST = "least: usable memory below which it does not run, cached blocks given back"
+LEAST = "least: usable memory below which it does not run, cached blocks given back"
 _STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
 
 
 def catalogue_view(result: Catalogue) -> RenderableType:
     """Return one line for each card: whether the run fits, and what it takes there."""
-    fitting = [row.device for row in result.rows if row.fits.verdict == "yes"]
-    head = Text(style="bold").append_text(target_of(result.workload))
-    head.append(f": surely fits {len(fitting)} of {len(result.rows)} cards")
-    if fitting:
-        head.append(f", the smallest is {fitting[0]}")
+    head = Text(style="bold").append_text(target_of(result.workload)).append(f": {fitting_line(result)}")
     table = grid("device", "fits", "on the device", "least", "usable")
     for row in result.rows:
         table.add_row(plain(row.device), *_cells(row))
     left_out = [Text(f"left out: {plain(line).plain}", style="dim") for line in result.left_out]
-    return Group(head, Text(), table, Text(), *left_out, Text(_LEAST, style="dim"))
+    return Group(head, Text(), table, Text(), *left_out, Text(LEAST, style="dim"))
+
+
+def fitting_line(result: Catalogue) -> str:
+    """Return on how many cards the run fits, and the smallest of them."""
+    fitting = [row.device for row in result.rows if row.fits.verdict == "yes"]
+    smallest = f", the smallest is {plain(fitting[0]).plain}" if fitting else ""
+    return f"surely fits {len(fitting)} of {len(result.rows)} cards{smallest}"
 
 
 def curve_view(result: Curve) -> RenderableType:
@@ -41,23 +44,32 @@ def largest_view(result: Largest) -> RenderableType:
     curve = result.curve
     head = Text(style="bold").append_text(target_of(curve.workload))
     head.append(f" on {plain(curve.device).plain}: ")
-    name = plain(curve.argument).plain
-    if result.probably is None:
-        head.append(f"not even {name}={min(r.value or 1 for r in curve.rows)} fits", style="bold red")
-    else:
-        surely = "none surely" if result.surely is None else f"{name}={result.surely} surely"
-        head.append(f"{surely}, {name}={result.probably} probably")
+    head.append(largest_line(result), style="bold red" if result.probably is None else "")
     parts: list[RenderableType] = [head]
-    if result.binds:
-        where = Text("what binds: ", style="dim").append(plain(result.binds["phase"]).plain)
-        if result.binds["operator"]:
-            where.append(f", operator {plain(result.binds['operator']).plain}")
-        if result.binds["layer"]:
-            where.append(f", layer {plain(result.binds['layer']).plain}")
-        parts.append(where)
+    binds = what_binds(result)
+    if binds:
+        parts.append(Text(binds))
     if result.limit:
         parts.append(Text("no more, since: ", style="dim").append(plain(result.limit).plain))
     return Group(*parts, Text(), _curve_table(curve), Text(), _how(curve))
+
+
+def largest_line(result: Largest) -> str:
+    """Return the largest values that fit, surely and probably."""
+    name = plain(result.curve.argument).plain
+    if result.probably is None:
+        return f"not even {name}={min(r.value or 1 for r in result.curve.rows)} fits"
+    surely = "none surely" if result.surely is None else f"{name}={result.surely} surely"
+    return f"{surely}, {name}={result.probably} probably"
+
+
+def what_binds(result: Largest) -> str:
+    """Return the moment of the peak at the largest value; "" where it is not known."""
+    if not result.binds:
+        return ""
+    parts = [result.binds["phase"]]
+    parts += [f"{what} {result.binds[what]}" for what in ("operator", "layer") if result.binds[what]]
+    return f"what binds: {plain(', '.join(parts)).plain}"
 
 
 def _curve_table(result: Curve) -> RenderableType:
@@ -83,8 +95,15 @@ def _least(figure: Range | None) -> str:
 
 
 def _how(result: Curve) -> Text:
-    if result.is_affine:
-        said = "sizes are affine in it: traced " + ", ".join(map(str, result.traced)) + ", the rest replayed"
+    return Text(f"{LEAST}\n{how_traced(result)}", style="dim")
+
+
+def how_traced(result: Curve) -> str:
+    """Return which values were traced, which replayed, and how long all took."""
+    if result.affine_from is not None:
+        since = "" if result.affine_from == min(result.traced) else f" from {result.affine_from} on"
+        traced = ", ".join(map(str, result.traced))
+        said = f"sizes are affine in it{since}: traced {traced}, the rest replayed"
     else:
         said = f"traced {len(result.traced)} values"
-    return Text(f"{_LEAST}\n{said}; {result.elapsed_ns / 1e9:.1f} s", style="dim")
+    return f"{said}; {result.elapsed_ns / 1e9:.1f} s"

@@ -7,7 +7,7 @@ control characters made visible, and is never read as markup.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich import measure
@@ -122,6 +122,13 @@ class Bar:
 def kinds_table(account: Account) -> RenderableType:
     """Return the peak of each kind of memory, with what it means, how it was read or why it is unknown."""
     table = grid("memory", "peak", "", flexible="")
+    for name, peak, note in kind_rows(account):
+        table.add_row(name, peak, Text(plain(note).plain, style="dim"))
+    return table
+
+
+def kind_rows(account: Account) -> Iterator[tuple[str, str, str]]:
+    """Yield each kind of memory, its peak, and what it means, how it was read or why it is unknown."""
     for name, meaning in _MEANINGS.items():
         key = f"peak.{name}_bytes"
         figure = getattr(account.peak, f"{name}_bytes")
@@ -130,8 +137,7 @@ def kinds_table(account: Account) -> RenderableType:
         text = format_range(figure) if figure is None or isinstance(figure, Range) else format_bytes(figure)
         instrument = account.instruments.get(key) if isinstance(account, Measurement) else None
         note = account.unknown.get(key, "unknown") if figure is None else instrument or meaning
-        table.add_row(name.replace("_", " "), text, Text(plain(note).plain, style="dim"))
-    return table
+        yield name.replace("_", " "), text, note
 
 
 def categories_table(account: Account) -> RenderableType:

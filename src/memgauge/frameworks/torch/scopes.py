@@ -23,6 +23,7 @@ from torch.optim import optimizer as torch_optimizer
 from memgauge.records import Module
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER = "setup", "forward", "backward", "optimizer"
+_RAISED_IN = "__memgauge_phase__"  # kept with the error: by the time it is told, its phase is over
 
 # The number autograd gives to nodes without a place in the order (AccumulateGrad): 2^64 - 1.
 NO_SEQUENCE = 2**64 - 1
@@ -105,6 +106,10 @@ class Scopes:
             return ""
         return self._layer_of_sequence[bisect_right(self._sequence, sequence) - 1]
 
+    def phase_of(self, error: BaseException) -> str:
+        """Return the phase in which an error was raised."""
+        return str(vars(error).get(_RAISED_IN, self.phase))
+
     @property
     def recomputing(self) -> bool:
         """Whether a module's forward runs inside a backward pass, as checkpointing does."""
@@ -171,6 +176,9 @@ class Scopes:
         self._depth_at_backward.append(len(self._stack))
         try:
             yield
+        except BaseException as error:
+            vars(error).setdefault(_RAISED_IN, self.phase)
+            raise
         finally:
             self._depth_at_backward.pop()
             self.backward_depth -= 1

@@ -116,7 +116,7 @@ def same_chance() -> Iterator[None]:
 
 def _where(observer: _Tracer, error: Exception) -> str:
     """Say where the user's code raised: phase, operator and layer, then their own frames."""
-    place = observer.scopes.phase
+    place = observer.scopes.phase_of(error)
     if observer.mode.failed_in is not None:
         operator, layer = observer.mode.failed_in
         place += f', layer "{layer}", {operator}' if layer else f", {operator}"
