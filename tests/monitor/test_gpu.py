@@ -207,6 +207,26 @@ def test_a_recording_holds_device_and_process_and_the_drivers_own_peak(tmp_path:
     assert peaks["NVIDIA H100 80GB HBM3, used"] == (3 * 2**30, "lower bound")
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("nvmlDeviceGetName", "GPUs cannot be read"),
+        ("nvmlDeviceGetComputeRunningProcesses", "is read no more"),
+    ],
+)
+def test_what_the_binding_raises_of_its_own_does_not_end_a_recording(
+    tmp_path: Path, broken: str, said: str
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise AttributeError(broken)
+
+    job, nvml = waiting(tmp_path), Nvml()
+    setattr(nvml, broken, fail)
+    with record(tmp_path, nvml, job) as run:
+        assert [n.text for n in run.notes if said in n.text and broken in n.text]
+        assert values(run, "rss_bytes")
+
+
 def test_a_containers_foreign_pids_are_explained(tmp_path: Path) -> None:
     job, nvml = waiting(tmp_path), Nvml()
     nvml.processes = [Answer(pid=4_000_000, usedGpuMemory=2**30)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from memgauge.monitor.notes import Notes
@@ -13,6 +14,8 @@ from memgauge.storage import MISSING, PeakRow, RunWriter
 
 class DeviceReadings:
     """Memory of devices and of the tree's processes on them, PCIe, utilisation, power, energy.
+
+    Whatever a vendor's library raises, the recording goes on without the card and says so.
 
     Args:
         writer: Has the lanes fast and medium.
@@ -35,13 +38,23 @@ class DeviceReadings:
         if nvml is not None or _has_nvidia():
             from memgauge.monitor.gpu import find_cards
 
-            self._cards += find_cards(self._notes.say, nvml)
+            self._look(find_cards, nvml)
         if amdsmi is not None or os.path.exists("/dev/kfd"):
             from memgauge.monitor.amd import find_amd_cards
 
-            self._cards += find_amd_cards(self._notes.say, amdsmi)
+            self._look(find_amd_cards, amdsmi)
         for card in self._cards:
             self._add(card)
+
+    def _look(self, find: Callable[..., list[Any]], library: Any) -> None:
+        try:
+            self._cards += find(self._notes.say, library)
+        except Exception as error:
+            self._notes.say("gpu", f"GPUs cannot be read: {_said(error)}", "memgauge doctor says more")
+
+    def _give_up(self, card: Any, error: Exception) -> None:
+        card.is_lost = True
+        self._notes.say("gpu", f"{card.name} is read no more: {_said(error)}", "memgauge doctor says more")
 
     def _add(self, card: Any) -> None:
         card.device = self._writer.add_device("gpu", card.name, card.identity, card.total_bytes, {})
@@ -71,11 +84,20 @@ class DeviceReadings:
 
     def _read(self, lane: str) -> None:
         for card, quantity, column in self._columns[lane]:
-            value = card.read(quantity)
+            value = None
+            if not card.is_lost:
+                try:
+                    value = card.read(quantity)
+                except Exception as error:
+                    self._give_up(card, error)
             column.append(MISSING if value is None else value)
 
     def _read_processes(self, card: Any) -> None:
-        held = card.process_bytes()
+        try:
+            held = card.process_bytes()
+        except Exception as error:
+            self._give_up(card, error)
+            return
         for pid, used in held.items():
             process = self._tree.live.get(pid)
             if process is not None:
@@ -139,6 +161,10 @@ class DeviceReadings:
                 None,
             )
         )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _has_nvidia() -> bool:
