@@ -105,15 +105,21 @@ def peaks(statistics: Mapping[str, int]) -> dict[str, Any]:
 
 
 def device_peak(index: int) -> dict[str, Any]:
-    """Return what the process takes on the device now, by NVML or else by the driver."""
-    own = nvml.process_bytes(identity(index))
-    if own is not None:
-        return {"device_bytes": own, "device_instrument": "NVML, this process, after the last step"}
-    free, total = torch.cuda.mem_get_info(index)
-    return {
-        "device_bytes": total - free,
-        "device_instrument": "cudaMemGetInfo after the last step: all processes on the device",
-    }
+    """Return what the process took on the device at most, by NVML or else by the driver.
+
+    They are asked now; what torch has given back since its peak is added.
+    """
+    reserved = torch.cuda.memory_stats_as_nested_dict(index)["reserved_bytes"]["all"]
+    given_back = int(reserved["peak"] - reserved["current"])
+    instrument = "NVML, this process, after the last step"
+    used = nvml.process_bytes(identity(index))
+    if used is None:
+        free, total = torch.cuda.mem_get_info(index)
+        used = total - free
+        instrument = "cudaMemGetInfo after the last step: all processes on the device"
+    if given_back:
+        instrument += "; and what torch gave back since its peak"
+    return {"device_bytes": used + given_back, "device_instrument": instrument}
 
 
 def identity(index: int) -> str:
