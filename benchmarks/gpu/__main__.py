@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -27,7 +28,9 @@ from benchmarks.gpu.workloads import SUITE, parts
 
 ROOT = Path(__file__).parents[2]
 MISSING = 3
-_TIMEOUT_S = 60  # for one workload
+# For one workload: cuDNN's search tries many plans for each convolution, from a cold disk at first.
+_TIMEOUT_S = 120
+_OVER_S = 40  # beyond --minutes, for the workload that is under way then
 _START_S = 120  # for a server to import torch from a cold disk
 
 
@@ -89,6 +92,11 @@ def _measure(names: list[str], out: Path, minutes: float) -> int:
         raise _Unreadable(f"--out {out}: there is no folder {out.absolute().parent}")
     with _Servers(dict(os.environ)) as servers:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this process estimates, and never opens the device
+        # NVML stays open in this process: without a client the driver shuts the card down after each workload.
+        _memgauge_is_importable()
+        from memgauge.monitor import nvml
+
+        nvml.used_bytes()
         machine = servers.measured("")
         if machine.get("gpu", "") is None:
             print("benchmarks.gpu: no CUDA device here; nothing was measured", file=sys.stderr)
@@ -103,6 +111,7 @@ def _measure(names: list[str], out: Path, minutes: float) -> int:
         rows = document["rows"]
         waiting = [name for name in names if "error" in rows.get(name, {"error": "not run"})]
         waiting.sort(key=lambda name: SUITE[name].alloc_conf)  # one server after the other
+        servers.until = end + _OVER_S
         for number, name in enumerate(waiting, start=1):
             if time.monotonic() > end:
                 left = len(waiting) - number + 1
@@ -128,6 +137,7 @@ class _Servers:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the rest)
         self._process: subprocess.Popen[bytes] | None = None
         self._conf = ""
+        self.until = math.inf  # no answer is waited for beyond this, by the monotonic clock
 
     def __enter__(self) -> _Servers:
         return self
@@ -139,17 +149,18 @@ class _Servers:
     def measured(self, name: str) -> dict[str, Any]:
         """Return what a fresh process says of a workload, or ("") of the machine."""
         conf = SUITE[name].alloc_conf if name else ""
-        limit = _TIMEOUT_S
+        limit: float = _TIMEOUT_S
         if self._process is None or conf != self._conf:
             self._end()
             self._process, self._conf = self._start(conf), conf
             limit += _START_S
+        limit = min(limit, max(1, self.until - time.monotonic()))
         process, said_before = self._process, os.fstat(self._said.fileno()).st_size
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it died; what it said tells of what
             process.stdin.write(f"{name}\n".encode())
             process.stdin.flush()
-        row: dict[str, Any] = {"name": name, "error": f"no end within {limit} s"}
+        row: dict[str, Any] = {"name": name, "error": f"no end within {limit:.3g} s"}
         if select.select([process.stdout], [], [], limit)[0]:
             row["error"] = "the process that starts the others died"
             with contextlib.suppress(ValueError):
@@ -193,8 +204,7 @@ def _estimate_row(name: str, document: dict[str, Any]) -> None:
     row = document["rows"].get(name, {"error": "not run"})
     if "error" in row:
         return
-    if str(ROOT / "src") not in sys.path:
-        sys.path.insert(0, str(ROOT / "src"))
+    _memgauge_is_importable()
     plain_records.install()
     from benchmarks.gpu.replayed import replayed
 
@@ -203,6 +213,11 @@ def _estimate_row(name: str, document: dict[str, Any]) -> None:
         row["replay"] = replayed(row["history"], SUITE[name].alloc_conf)
     except Exception as error:  # a miss is a result
         row["replay"] = {"error": f"{type(error).__name__}: {error}"}
+
+
+def _memgauge_is_importable() -> None:
+    if str(ROOT / "src") not in sys.path:
+        sys.path.insert(0, str(ROOT / "src"))
 
 
 def estimated(name: str, machine: dict[str, Any]) -> dict[str, Any]:
@@ -288,12 +303,16 @@ def _beside(said: int, measured: int) -> tuple[str, str]:
 
 
 def device_bytes(row: dict[str, Any]) -> int:
-    """Return what a workload's process took on the device at its end: by NVML, or else by the driver."""
+    """Return what a workload's process took on the device at most: by NVML, or else by the driver.
+
+    They are asked at the end; what torch has given back since its peak is added.
+    """
+    given_back = row["reserved"] - row.get("reserved_now", row["reserved"])
     if row.get("process"):
-        return int(row["process"])
+        return int(row["process"] + given_back)
     if row.get("used") and row.get("used_before") is not None:
-        return int(row["used"] - row["used_before"])
-    return int(row["cuda_used"])
+        return int(row["used"] - row["used_before"] + given_back)
+    return int(row["cuda_used"] + given_back)
 
 
 if __name__ == "__main__":

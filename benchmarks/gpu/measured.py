@@ -32,7 +32,7 @@ HISTORY = 400_000
 
 def measure(name: str) -> dict[str, Any]:
     """Return peaks, the allocator's history and the driver's view of three steps."""
-    used_before = nvml.used_bytes()  # of every device: which is ours, CUDA tells once it has begun
+    used_before = settled()  # of every device: which is ours, CUDA tells once it has begun
     device = torch.device("cuda", torch.cuda.current_device())
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     torch.cuda.synchronize()  # makes the context, and leaves the allocator empty: its history is whole
@@ -66,6 +66,18 @@ def measure(name: str) -> dict[str, Any]:
         "cuda_used": total - free,  # cudaMemGetInfo: without what the driver keeps for itself
         "history": compact(snapshot["device_traces"][device.index], snapshot["segments"]),
     }
+
+
+def settled(every_s: float = 0.05, at_most_s: float = 2) -> dict[str, int]:
+    """Return the bytes in use on every device, once they stay: what ended just now may still be giving its own back."""
+    end = time.monotonic() + at_most_s
+    used = nvml.used_bytes()
+    while used and time.monotonic() < end:
+        time.sleep(every_s)
+        before, used = used, nvml.used_bytes()
+        if used == before:
+            break
+    return used
 
 
 def compact(trace: list[dict[str, Any]], segments: Sequence[dict[str, Any]] = ()) -> list[list[Any]]:
@@ -152,10 +164,11 @@ def forked(name: str) -> str:
     if pid == 0:
         try:
             os.dup2(sink, 1)
-            if torch.cuda._is_in_bad_fork():  # something began CUDA before: then a process from the start
+            said_here = None if torch.cuda._is_in_bad_fork() else answer(name)
+            if said_here is None or _is_of_the_fork(said_here):
                 os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu.measured", name])
             with open(1, "w", closefd=False) as line:
-                print(json.dumps(answer(name)), file=line)
+                print(json.dumps(said_here), file=line)
             os._exit(0)
         finally:
             os._exit(1)
@@ -168,6 +181,14 @@ def forked(name: str) -> str:
         "error": f"the process died: {f'signal {-code}' if code < 0 else f'exit code {code}'}",
     }
     return said[-1] if said and not code else json.dumps(died)
+
+
+def _is_of_the_fork(answered: dict[str, Any]) -> bool:
+    """Return whether a process from the start may do better: something began CUDA before the fork, unknown to torch.
+
+    The driver then answers with cudaErrorInitializationError, or torch sees no device at all.
+    """
+    return answered.get("gpu", "") is None or "initialization error" in answered.get("error", "")
 
 
 def serve() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def test_a_workload_of_the_suite_is_measured_and_its_history_is_whole(name: str)
     held = row["reserved_now"]
     assert row["process"] == row["used"] - row["used_before"] == Device.CONTEXT + held
     assert row["cuda_used"] == Device.CONTEXT + held + 3 * GIB
-    assert suite.device_bytes(row) == Device.CONTEXT + held
+    # What torch gave back before the end was on the device at the peak.
+    assert suite.device_bytes(row) == Device.CONTEXT + row["reserved"]
+    assert held < row["reserved"] or "empty_cache" not in name
     again = replayed(row["history"], conf)
     assert again["peak"] == again["recorded_peak"] == row["reserved"] and not again["differing"]
     assert row["requested"] <= row["allocated"] <= row["reserved"]
@@ -58,7 +61,16 @@ def test_without_nvml_the_driver_is_asked() -> None:
     with pretended(device):
         row = measured.answer("mlp")
     assert row["process"] is row["used"] is row["used_before"] is None
-    assert suite.device_bytes(row) == device.CONTEXT + row["reserved_now"]
+    assert suite.device_bytes(row) == device.CONTEXT + row["reserved"]
+
+
+def test_what_was_in_use_before_is_read_once_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The driver gives back what an ended process had a moment after its end.
+    seen = iter([9, 7, 5, 5, 3])
+    monkeypatch.setattr(nvml, "used_bytes", lambda: {UUID: next(seen)})
+    assert measured.settled(every_s=0) == {UUID: 5}
+    monkeypatch.setattr(nvml, "used_bytes", dict)
+    assert measured.settled(at_most_s=600) == {}
 
 
 def test_memory_that_runs_out_is_an_answer_with_the_place_where_it_did() -> None:
@@ -108,6 +120,14 @@ def test_the_suite_writes_all_that_it_shows_and_goes_on_where_it_stopped(
         assert row["estimate"]["allocated"] == row["allocated"]
     table = capsys.readouterr().out
     assert "exact" in table and "lstm infer" in table
+
+
+def test_the_card_is_kept_up_between_workloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    asked = pretend_servers(monkeypatch)
+    monkeypatch.setattr(nvml, "used_bytes", lambda: looks.append("by the suite's own process") or {})
+    assert run_suite(monkeypatch, "--out", str(tmp_path / "gpu.json"), "--only", "mlp", "--minutes", "0") == 0
+    assert asked == [""] and len(looks) == 1
 
 
 def test_what_was_done_is_kept_when_the_user_stops_it(
@@ -173,12 +193,23 @@ def test_a_process_for_each_whatever_becomes_of_it(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_where_cuda_has_begun_before_the_fork_a_process_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("is_known", "answer"),
+    [
+        (True, {"pid": 1}),
+        (False, {"name": "mlp", "error": "RuntimeError: CUDA driver error: initialization error"}),
+        (False, {"gpu": None}),
+    ],
+)
+def test_where_cuda_has_begun_before_the_fork_a_process_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool, answer: dict[str, Any]
+) -> None:
     def begin(path: str, arguments: list[str]) -> None:
         os.write(1, json.dumps(arguments).encode())
         os._exit(0)
 
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: is_known)
+    monkeypatch.setattr(measured, "answer", lambda name: answer)
     monkeypatch.setattr(os, "execv", begin)
     assert json.loads(measured.forked("mlp")) == [sys.executable, "-m", "benchmarks.gpu.measured", "mlp"]
 
@@ -208,6 +239,10 @@ def test_a_server_that_dies_or_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch
     with server("input(); input()") as servers:
         assert servers.measured("mlp")["error"] == "no end within 0.4 s"
         assert servers._process is None
+    monkeypatch.setattr(suite, "_TIMEOUT_S", 5)
+    with server("input(); input()") as servers:
+        servers.until = time.monotonic() - 1  # the suite's minutes are over
+        assert servers.measured("mlp")["error"] == "no end within 1 s"
 
 
 def test_a_server_inherits_where_packages_are_but_no_settings() -> None:
@@ -303,6 +338,19 @@ def test_a_run_on_cuda_becomes_a_trace_with_its_roles_and_exact_peaks() -> None:
     assert {e.layer for e in trace.events} >= {"0", "2"}
     assert facts["reserved_bytes"] == device.allocator.peak_reserved_bytes
     assert facts["device_bytes"] == device.process_bytes and "NVML" in facts["device_instrument"]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_torch_gave_back_before_the_end_counts(tells: bool) -> None:
+    def step(model: Any, optimizer: Any, batch: Any) -> None:
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+
+    device = Device()
+    with pretended(device, PretendedNvml(device) if tells else None):
+        _, facts = cuda_run(Workload(build=perceptron().build, batch=perceptron().batch, step=step), steps=1)
+    assert facts["device_bytes"] == Device.CONTEXT + facts["reserved_bytes"] > device.process_bytes
+    assert "gave back" in facts["device_instrument"]
 
 
 def test_where_the_driver_counts_other_pids_the_whole_device_is_told() -> None:

@@ -30,7 +30,7 @@ Out = Annotated[
         help="Device file to write; by default the one that --device cuda reads.",
     ),
 ]
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300  # torch and its libraries may come from a cold disk
 _MISSING = 3
 # What would make the constants those of the user's settings, not the card's.
 _SETTINGS = (
