@@ -110,9 +110,9 @@ def nearest(title: str, capability: tuple[int, int] | None, total_bytes: int) ->
     close = [d for d in same if abs((d.capacity_bytes or 0) - total_bytes) < 0.1 * (d.capacity_bytes or 0)]
     words = set(title.lower().replace("-", " ").split())
 
-    def rank(device: Device) -> tuple[int, int]:
-        shared = words & set(device.title.lower().replace("-", " ").split())
-        return -len(shared), abs((device.capacity_bytes or 0) - total_bytes)
+    def rank(device: Device) -> tuple[int, int, int]:
+        its = set(device.title.lower().replace("-", " ").split())
+        return -len(words & its), len(its - words), abs((device.capacity_bytes or 0) - total_bytes)
 
     return min(close, key=rank, default=None)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from memgauge import devices
-from memgauge.calibration import CONSTANTS, Calibration, Readings, calibrated, device_toml
+from memgauge.calibration import CONSTANTS, Calibration, Readings, calibrated, device_toml, nearest
 from memgauge.cli import main
 from memgauge.devices.context import context
 from memgauge.devices.stack import Stack
@@ -51,6 +51,24 @@ def test_the_card_is_recognised_and_the_catalogue_is_judged() -> None:
     assert judged["segment for a shared request"].is_inside
     off = calibrated(msgspec.structs.replace(T4, constants={"shared": 40 * MIB}))
     assert {r.figure: r.is_inside for r in off.deviations}["segment for a shared request"] is False
+
+
+@pytest.mark.parametrize(
+    ("title", "gib", "capability", "name"),
+    [
+        ("NVIDIA GeForce RTX 4070", 11.6, (8, 9), "nvidia-rtx-4070"),
+        ("NVIDIA GeForce RTX 4070 Ti", 11.7, (8, 9), "nvidia-rtx-4070-ti"),
+        ("NVIDIA GeForce RTX 4080 SUPER", 15.6, (8, 9), "nvidia-rtx-4080-super"),
+        ("NVIDIA GeForce RTX 3090", 23.7, (8, 6), "nvidia-rtx-3090"),
+        ("NVIDIA H100 80GB HBM3", 79.1, (9, 0), "nvidia-h100-80gb"),
+        ("NVIDIA H100 PCIe", 79.1, (9, 0), "nvidia-h100-pcie"),
+    ],
+)
+def test_a_card_is_told_from_its_sisters(
+    title: str, gib: float, capability: tuple[int, int], name: str
+) -> None:
+    known = nearest(title, capability, int(gib * GIB))
+    assert known is not None and known.name == name
 
 
 def test_a_calibrated_amd_card_stays_one(tmp_path: Path) -> None:

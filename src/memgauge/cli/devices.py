@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from memgauge.errors import UsageError
 if TYPE_CHECKING:
     from memgauge.cli.documents import DeviceFacts
 
+# What a title says that the name beside it says as well.
+_FAMILY = re.compile(r"NVIDIA (GeForce )?|AMD Instinct ")
 EPILOG = (
     "Example: memgauge devices nvidia-a100-40gb --torch 2.6\n\n"
     "A card that is not listed can be described in a file: memgauge devices card.toml (docs/devices.md)"
@@ -73,7 +76,7 @@ def command(
             format_bytes(device.capacity_bytes),
             amount(usable.bytes, usable.grade),
             taken,
-            plain(device.title),
+            plain(_FAMILY.sub("", device.title)),
         )
     show(
         Group(

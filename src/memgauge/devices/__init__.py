@@ -22,11 +22,25 @@ from memgauge.units import GIB, MIB
 
 GRADES = ("measured", "others", "vendor", "guessed")
 # Share of the vendor's capacity that the driver reports, for a card described without it, and how far it
-# may be off: those of the catalogue have 0.963 to 1.000, and 0.918 to 0.925 where ECC takes a sixteenth.
+# may be off: those of the catalogue have 0.953 to 1.000, and 0.918 to 0.933 where ECC takes a sixteenth.
 USABLE_SHARE, USABLE_SPREAD = 0.975, 0.025
 # In a card's name, what is no part of its model: makers, families, the form of the module and of its memory.
-_COMMON_WORDS = re.compile(r"nvidia|amd|geforce|tesla|instinct|rtx|sxm\d|hbm\d\w?|[^a-z0-9]")
-_MEMORY = re.compile(r"-\d+gb$")
+_COMMON_WORDS = re.compile(
+    r"nvidia|amd|geforce|tesla|instinct|(?<!titan)(?<!titan.)rtx|sxm\d|hbm\d\w?|[^a-z0-9]"
+)
+# What tells cards of one model apart.
+_VARIANT = re.compile(r"-(\d+gb|pcie|nvl)$")
+# Whose rates a card without any is taken to have: those of its compute capability, or of the newest before.
+_STANDS_FOR_ITS_ARCHITECTURE = (
+    "nvidia-v100-16gb",
+    "nvidia-t4",
+    "nvidia-a100-40gb",
+    "nvidia-rtx-3090",
+    "nvidia-rtx-4090",
+    "nvidia-h100-80gb",
+    "nvidia-b200",
+    "nvidia-rtx-5090",
+)
 _AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
 _RATES = (
     ("tf32", 0, 99_999, "TFLOPS"),
@@ -76,6 +90,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: str
     title: str
+    also: tuple[str, ...] = ()  # what its driver calls it, where that is neither name nor title
     kind: str  # "cpu" or "cuda" (AMD's cards run torch's CUDA interface too)
     capacity_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None  # None on what is not NVIDIA's
@@ -122,7 +137,8 @@ def find(name: str) -> Device:
     What people and nvidia-smi call a card is its name too, if it is no other's: RTX 3090, NVIDIA A100-SXM4-40GB.
 
     Raises:
-        UsageError: There is none; the nearest names are given. Or the file has missing or absurd figures.
+        UsageError: There is none, the nearest names are given; or there are several, which are given.
+            Or the file has missing or absurd figures.
     """
     if name.endswith(".toml"):
         return read_device_file(Path(name))
@@ -131,13 +147,20 @@ def find(name: str) -> Device:
     if name in catalogue():
         return catalogue()[name]
     said = _plain(name)
-    found = [d for d in gpus() if said in (_plain(d.name), _plain(d.title), _plain(_MEMORY.sub("", d.name)))]
-    if len(found) != 1:
+    found = [d for d in gpus() if said in _names(d)]
+    if len(found) > 1:
+        raise UsageError(f"device {name!r} could be {' or '.join(d.name for d in found)}; write one of them")
+    if not found:
         raise UsageError(
-            f"unknown device {name!r}{nearest(name, catalogue())}; `memgauge devices` lists all, "
+            f"unknown device {name!r}{nearest(name, catalogue(), 4)}; `memgauge devices` lists all, "
             "and a file such as card.toml can describe another (docs/devices.md)"
         )
     return found[0]
+
+
+def _names(device: Device) -> set[str]:
+    model = _VARIANT.sub("", device.name)
+    return {_plain(name) for name in (device.name, device.title, model, *device.also)}
 
 
 def _plain(name: str) -> str:
@@ -147,9 +170,9 @@ def _plain(name: str) -> str:
 
 @cache
 def rates_of_architecture(capability: tuple[int, int]) -> PublishedRates | None:
-    """Return the rates of the catalogue's first card of the newest architecture up to this one; None before 7.0."""
-    known = [d for d in catalogue().values() if d.rates is not None and d.compute_capability is not None]
-    upto = [d for d in known if d.compute_capability <= capability]  # type: ignore[operator]
+    """Return the rates of the card that stands for the newest architecture up to this one; None before 7.0."""
+    known = [catalogue()[name] for name in _STANDS_FOR_ITS_ARCHITECTURE]
+    upto = [d for d in known if d.compute_capability is not None and d.compute_capability <= capability]
     return max(upto, key=lambda d: d.compute_capability or (0, 0)).rates if upto else None
 
 

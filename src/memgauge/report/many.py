@@ -20,7 +20,8 @@ def catalogue_view(result: Catalogue) -> RenderableType:
     head = Text(style="bold").append_text(target_of(result.workload)).append(f": {fitting_line(result)}")
     table = grid("device", "fits", "on the device", "least", "usable")
     for row in result.rows:
-        table.add_row(plain(row.device), *_cells(row))
+        # Any card goes by its name without the maker as well; with it, the table is wider than 80 columns.
+        table.add_row(plain(row.device.removeprefix("nvidia-").removeprefix("amd-")), *_cells(row))
     left_out = [Text(f"left out: {plain(line).plain}", style="dim") for line in result.left_out]
     return Group(head, Text(), table, Text(), *left_out, Text(LEAST, style="dim"))
 
