@@ -69,18 +69,21 @@ def over_catalogue(
     steps: int = 3,
     allocator: CudaSettings | None = None,
     stack: Stack | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Catalogue:
     """Return what a workload takes on every card of the catalogue, smallest card first.
 
     Cards that run the same kernels share a trace, unless something in it depends on the very card.
-    Those that the software has no kernels for are left out, and said.
+    Those that the software has no kernels for are left out, and said. `tell` hears which card is next.
     """
     begin = time.perf_counter_ns()
     traced, software = tracer(steps, stack)
     workload = resolve(target, options, sets)
     traces: dict[object, Trace] = {}
     rows, left_out = [], []
-    for place in sorted(devices.gpus(), key=lambda d: (d.capacity_bytes or 0, d.name)):
+    cards = sorted(devices.gpus(), key=lambda d: (d.capacity_bytes or 0, d.name))
+    for number, place in enumerate(cards, start=1):
+        tell(f"predicting {target} on {place.name}, {number} of {len(cards)} cards")
         try:
             on_card = software(place)
         except UsageError as error:

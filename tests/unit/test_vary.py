@@ -61,7 +61,9 @@ def test_scratch_may_lie_a_little_off_the_line_and_tensors_may_not() -> None:
 
 
 def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
-    result = over_catalogue("zoo:mlp", **MLP)  # type: ignore[arg-type]
+    said: list[str] = []
+    result = over_catalogue("zoo:mlp", tell=said.append, **MLP)  # type: ignore[arg-type]
+    assert [line.split()[3].rstrip(",") for line in said] == [row.device for row in result.rows]
     assert result.rows[0].device == "nvidia-rtx-2060"
     assert len(result.rows) == len(devices.gpus())
     assert {row.fits.verdict for row in result.rows} == {"yes"}

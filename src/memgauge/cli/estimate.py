@@ -167,8 +167,8 @@ def _show_many(
     facts = {"options": asked, "sets": arguments, "steps": steps, "allocator": allocator, "stack": stack}
     result: Any
     if vary is None:
-        with running(f"predicting {target} on every card of the catalogue"):
-            result = many.over_catalogue(target, **facts)
+        with running(f"predicting {target} on every card of the catalogue") as tell:
+            result = many.over_catalogue(target, tell=tell, **facts)
         view = catalogue_view(result)
     else:
         name, values = many.parse_values(vary)
