@@ -106,5 +106,5 @@ def how_traced(result: Curve) -> str:
         traced = ", ".join(map(str, result.traced))
         said = f"sizes are affine in it{since}: traced {traced}, the rest replayed"
     else:
-        said = f"traced {len(result.traced)} values"
+        said = "traced one value" if len(result.traced) == 1 else f"traced {len(result.traced)} values"
     return f"{said}; {result.elapsed_ns / 1e9:.1f} s"
