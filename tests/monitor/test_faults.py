@@ -27,9 +27,10 @@ from memgauge.monitor import cgroup, endings
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.events import Events
 from memgauge.monitor.lanes import Pace
+from memgauge.monitor.listening import PeakLock
 from memgauge.monitor.machine import boot
 from memgauge.monitor.notes import Notes
-from memgauge.monitor.processes import TICK_NS, read_stat
+from memgauge.monitor.processes import TICK_NS, LinuxProcess, read_stat
 from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.recorder import Monitor
 from memgauge.monitor.rounds import Rounds
@@ -390,6 +391,30 @@ say(); wait()
     assert [(p.name, p.peak_kind) for p in theirs.phases] == [("work", "lower bound")]
     assert theirs.processes[0].peak_kind == "lower bound"
     assert any("another recording" in note.text for note in theirs.notes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are set back on Linux only")
+def test_who_has_the_peak_of_a_process_has_those_of_its_children(tmp_path: Path) -> None:
+    code = """
+import memgauge
+say(str(os.getpid())); wait()
+if not os.fork():
+    with memgauge.phase("work"): x = bytearray(100 << 20)
+    os._exit(0)
+os.wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    pid = int(job.heard())
+    another = PeakLock(pid, LinuxProcess(pid).started_ticks)  # as another recording has it
+    recording = subprocess.Popen(memgauge("monitor", "-q", "-o", str(path), "--pid", str(pid)))
+    until(path, lambda run: ticks(run) > 3, recording)
+    job.go()
+    assert (job.end()[0], recording.wait()) == (0, 0)
+    another.release()
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert [(p.name, p.peak_kind == "exact") for p in said.phases] == [("work", False)]
 
 
 @pytest.fixture

@@ -72,6 +72,14 @@ except KeyError: pass
     assert {span.value for p in said.phases if p.name == "work" for span in p.each} == {"w"}
 
 
+def test_a_decorator_without_a_name_is_refused_where_it_stands() -> None:
+    with pytest.raises(mg.MemgaugeError, match=r'write @memgauge.phase\("validate"\)'):
+
+        @mg.phase  # type: ignore[arg-type]
+        def validate(model: object) -> object:
+            return model
+
+
 def test_a_decorated_function_runs_where_nothing_records() -> None:
     double = mg.phase("double")(lambda n: 2 * n)
     assert [double(n) for n in range(3)] == [0, 2, 4]

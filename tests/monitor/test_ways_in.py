@@ -60,10 +60,16 @@ def test_a_budget_within_the_range_of_the_command_line_is_taken(tmp_path: Path, 
     assert mg.Monitor(tmp_path / "a.mg", budget=budget).path == tmp_path / "a.mg"
 
 
-@pytest.mark.parametrize("path", [None, 5, b"x"])
+@pytest.mark.parametrize("path", [None, 5, b"x", "a\0b.mg"])
 def test_what_is_no_path_is_refused(path: Any) -> None:
-    with pytest.raises(mg.MemgaugeError, match=f"{path!r} is no path of a run file"):
+    with pytest.raises(mg.MemgaugeError, match=re.escape(f"{path!r} is no path of a run file")):
         mg.Monitor(path)
+
+
+@pytest.mark.parametrize("interval", [True, None, float("nan"), b"1s", -1, float("inf")])
+def test_an_interval_that_is_none_is_refused(tmp_path: Path, interval: Any) -> None:
+    with pytest.raises(mg.MemgaugeError, match=rf"an interval of {re.escape(repr(interval))} is "):
+        mg.Monitor(tmp_path / "a.mg", interval=interval)
 
 
 def test_a_monitor_is_for_one_recording(tmp_path: Path) -> None:
@@ -352,9 +358,9 @@ with memgauge.phase("whole"): pass
     text = subprocess.run(memgauge("show", str(path)), capture_output=True, text=True, check=True).stdout
     page = tmp_path / "a.html"
     subprocess.run(memgauge("report", str(path), "-o", str(page)), check=True, capture_output=True)
-    assert re.findall(r">([a-z]+[^<>]* \((?:1 )?not ended\))<", page.read_text()) == [
+    assert re.findall(r">([a-z·]+[^<>]* \((?:1 )?not ended\))<", page.read_text()) == [
         "train (1 not ended)",
-        "train 1 (not ended)",
+        "· 1 (not ended)",
         "step (not ended)",
     ]
     found = re.findall(r"^ *(\w+)  \((.*not ended)\)", text, re.MULTILINE)

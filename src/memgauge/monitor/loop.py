@@ -118,12 +118,16 @@ class Loop:
     def _answer(self, ready: set[int]) -> None:
         """Take in what has come: events of the process table, signals, who wants to say something, the end."""
         lifetimes, events = self._lifetimes, self._tree.events
-        if events is not None and events.socket.fileno() in ready and not lifetimes.hear_events():
-            self._waiter.unregister(events.socket)
-            self._deaf_until_ns = min(self._rounds.paces[0].due_ns, time.monotonic_ns() + DEAF_NS)
+        is_called = any(bell.fileno() in ready for bell in self._listener.doorbells())
+        if events is not None and events.socket.fileno() in ready:
+            if not lifetimes.hear_events():
+                self._waiter.unregister(events.socket)
+                self._deaf_until_ns = min(self._rounds.paces[0].due_ns, time.monotonic_ns() + DEAF_NS)
+        elif is_called:
+            lifetimes.hear_events()  # who calls may have been forked just now
         if self._signals.fd in ready:
             lifetimes.pass_on(self._signals, is_program=self._stop_fd is not None)
-        if any(bell.fileno() in ready for bell in self._listener.doorbells()):
+        if is_called:
             self._listener.accept(self._peaks.welcome)
         if self._stop_fd in ready:
             assert self._stop_fd is not None

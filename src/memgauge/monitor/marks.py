@@ -22,9 +22,10 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import ParamSpec, TypeVar
 
+from memgauge.errors import UsageError
 from memgauge.monitor.calling import Link, quoted
 from memgauge.monitor.framework_memory import figures, reset_peaks
 
@@ -51,6 +52,7 @@ class phase:
         def validate(model): ...
 
     Of a generator or coroutine function that is the call only, not what runs later: use `with` inside it.
+    The name is needed there too.
 
     Args:
         name: What the span is, as text; spans of equal names are one phase in a report. As with `mark`, what is
@@ -58,9 +60,14 @@ class phase:
         value: Which one, as text or number.
         reset_torch: Reset torch's own peaks at the beginning, and TensorFlow's, so that those of this phase
             are exact. Not done by default: scripts log these numbers.
+
+    Raises:
+        UsageError: A function was given for a name, as `@memgauge.phase` without one does.
     """
 
     def __init__(self, name: str, value: object = None, *, reset_torch: bool = False) -> None:
+        if isinstance(name, (FunctionType, type)):
+            raise UsageError(f'write @memgauge.phase("{name.__name__}"): a phase needs a name, as text')
         self._name, self._value, self._reset_torch = name, value, reset_torch
         self._spans: list[int] = []
 

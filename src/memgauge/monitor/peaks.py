@@ -79,6 +79,7 @@ class Peaks:
             process.hwm_kind = "sampled"
             return
         try:
+            self._guard_parent_of(process)
             process.lock = PeakLock(process.pid, process.started_ticks)
         except OSError as error:
             if error.errno == errno.EMFILE:
@@ -93,6 +94,16 @@ class Peaks:
             return
         if process.has_past and not process.reset_highest():
             process.hwm_kind = "past"
+
+    def _guard_parent_of(self, process: Tracked) -> None:
+        """Take the parent's lock if another recording had it: who has that has those of its children, so that one has all.
+
+        Raises:
+            OSError: The other recording has it still.
+        """
+        parent = self._tree.live.get(process.parent_pid)
+        if parent is not None and parent.hwm_kind == "other" and parent.lock is None:
+            parent.lock = PeakLock(parent.pid, parent.started_ticks)
 
     def owns(self, pid: int | None) -> bool:
         """Return whether this recording may reset the peak of a process."""

@@ -133,6 +133,7 @@ class LinuxProcess(Tracked):
     __slots__ = (
         "_counts",
         "_cpu_ns",
+        "_memory_of",
         "_resident",
         "_stat",
         "_statm",
@@ -145,6 +146,7 @@ class LinuxProcess(Tracked):
 
     def __init__(self, pid: int) -> None:
         self.stat_fd = self.statm_fd = self.status_fd = self.children_fd = self.rollup_fd = -1
+        self._memory_of = f"/proc/{pid}"
         try:
             self.stat_fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
             self.statm_fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -204,7 +206,7 @@ class LinuxProcess(Tracked):
             for old in (self.statm_fd, self.status_fd, self.rollup_fd):
                 if old >= 0:
                     os.close(old)
-            self.statm_fd, self.rollup_fd = statm, -1
+            self.statm_fd, self.rollup_fd, self._memory_of = statm, -1, folder
             self.status_fd = os.open(f"{folder}/status", os.O_RDONLY | os.O_CLOEXEC)
             return
 
@@ -237,9 +239,16 @@ class LinuxProcess(Tracked):
         return found
 
     def read_shares(self) -> tuple[int, int] | None:
+        try:
+            data = os.pread(self.rollup_fd, 4096, 0) if self.rollup_fd >= 0 else b""
+        except (
+            ProcessLookupError
+        ):  # the descriptor is of an address space, and another program has begun in a new one
+            os.close(self.rollup_fd)
+            self.rollup_fd, data = -1, b""
         if self.rollup_fd < 0:
-            self.rollup_fd = os.open(f"/proc/{self.pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
-        data = os.pread(self.rollup_fd, 4096, 0)
+            self.rollup_fd = os.open(f"{self._memory_of}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
+            data = os.pread(self.rollup_fd, 4096, 0)
         if b"Pss:" not in data:
             return None
         private = sum(_kib(data, key) for key in (b"Private_Clean:", b"Private_Dirty:", b"Private_Hugetlb:"))

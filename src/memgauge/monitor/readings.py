@@ -193,6 +193,8 @@ class ProcessReadings:
             return process.read_shares()
         except PermissionError:
             self._cannot(process, "shares", "PSS and USS")
+        except ProcessLookupError:  # no memory at this moment: it ends, or only its first thread has
+            pass
         except OSError:
             process.unread.add("shares")
         return None

@@ -33,7 +33,11 @@ def interval_ns(interval: str | float) -> int:
     Raises:
         UsageError: It is not a duration, or out of range.
     """
-    found = parse_duration_ns(f"{interval}s" if isinstance(interval, (int, float)) else str(interval))
+    if isinstance(interval, bool) or not isinstance(interval, (int, float, str)) or interval != interval:
+        raise UsageError(f"an interval of {interval!r} is none; write seconds, or text such as '10ms'")
+    if not isinstance(interval, str) and not SHORTEST_NS <= interval * 1e9 <= LONGEST_NS:
+        raise UsageError(f"an interval of {interval} is out of range; it is 1ms to 5s")
+    found = parse_duration_ns(f"{interval}s" if not isinstance(interval, str) else interval)
     if not SHORTEST_NS <= found <= LONGEST_NS:
         bare = isinstance(interval, str) and interval.strip().replace(".", "", 1).isdigit() and found > 0
         hint = f"; without a unit it is seconds, write {interval.strip()}ms" if bare else ""  # type: ignore[union-attr]
@@ -54,7 +58,7 @@ def budget_share(budget: float | None) -> float | None:
 
 
 def _run_path(path: str | os.PathLike[str]) -> Path:
-    if isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str):
+    if isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str) and "\0" not in str(path):
         return Path(path)
     raise UsageError(f"{path!r} is no path of a run file; give one as text or pathlib.Path: run.mg")
 

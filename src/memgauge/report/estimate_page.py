@@ -17,6 +17,7 @@ from memgauge.units import format_bytes
 
 _BUCKETS = 3000
 _MOST_LAYERS = 60
+_NARROWEST = 400  # of the width: what is narrower is no band that anybody sees
 _NEAR = 2  # so many times as high as the curves a card's room is drawn; higher it would flatten them
 
 
@@ -194,8 +195,10 @@ def category_timeline(trace: Trace, timeline: Timeline, room_bytes: int | None =
         if place == count or trace.events[place].phase != trace.events[begin].phase:
             spans.append((begin, place, trace.events[begin].phase))
             begin = place
-    for number, (first, last, name) in enumerate(spans[:100]):
-        if number % 2:
+    is_shaded = True
+    for first, last, name in spans[:100]:
+        is_shaded ^= last - first > count / _NARROWEST
+        if is_shaded:
             drawn.add_vrect(x0=first, x1=last, fillcolor="rgba(128,128,128,.10)", line_width=0, layer="below")
         if last - first > count / 40:
             drawn.add_annotation(

@@ -7,6 +7,7 @@ anything or to send anything (content security policy).
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -39,7 +40,10 @@ def escaped(text: object) -> str:
 def shortened(text: object, longest: int = 400) -> str:
     """Return text that fits a cell; how long it was is said."""
     full = str(text)
-    return full if len(full) <= longest else f"{full[:longest]}… ({len(full)} characters)"
+    if len(full) <= longest:
+        return full
+    was_cut = re.search(r"… \((\d+) characters\)$", full)  # a long name of the job is cut when it is recorded
+    return f"{full[:longest]}… ({was_cut[1] if was_cut else len(full)} characters)"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, long: str = "") -> str:

@@ -17,7 +17,8 @@ from memgauge.explain.compare_recordings import (
 from memgauge.explain.recording import relative
 from memgauge.report.tables import grid, plain, short_command
 from memgauge.report.text import section
-from memgauge.units import format_bytes, format_difference, format_duration
+from memgauge.units import format_bytes, format_duration
+from memgauge.units import format_difference as _signed
 
 _LONGEST_COMMAND = 100
 _MOST_PHASES = 20
@@ -58,8 +59,13 @@ def _amounts(row: PeakRow) -> tuple[str, str, str]:
     return (
         format_bytes(row.a_bytes),
         format_bytes(row.b_bytes),
-        format_difference(row.difference_bytes, row.b_bytes),
+        _difference(row.difference_bytes, row.b_bytes),
     )
+
+
+def _difference(difference_bytes: int | None, b_bytes: int | None) -> str:
+    """Return the difference; of none that it is none, since "exact" is a kind of peaks."""
+    return "equal" if difference_bytes == 0 else _signed(difference_bytes, b_bytes)
 
 
 def _kinds(row: PeakRow) -> str:
@@ -80,7 +86,7 @@ def _phases(rows: Sequence[PhaseRow]) -> RenderableType:
             f"{row.a_count or '—'}\n{row.b_count or '—'}",
             f"{format_duration(row.time.a_us)}\n{format_duration(row.time.b_us)}",
             f"{format_bytes(row.a_bytes)}\n{format_bytes(row.b_bytes)}",
-            format_difference(row.difference_bytes, row.b_bytes),
+            _difference(row.difference_bytes, row.b_bytes),
             f"{row.a_kind}\n{row.b_kind}",
         ]
         if with_framework:
