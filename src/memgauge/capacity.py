@@ -113,11 +113,11 @@ def verdict(need: Range, device: Range, place: Device) -> Fits:
         )
     spread = int(usable.bytes * USABLE_SPREAD) if usable.grade == "guessed" else 0
     if need.high <= usable.bytes - spread:
-        said, reason = "yes", "even at the high end of the range"
+        said, reason = "yes", "even at the high end of what it needs"
         if device.expected > usable.bytes - spread:
             reason = "by giving cached blocks back and trying again"
     elif need.low > usable.bytes + spread:
-        said, reason = "no", "even at the low end of the range"
+        said, reason = "no", "even at the low end of what it needs"
     else:
         said, reason = "uncertain", "the card's usable memory lies within the range of what the run needs"
     return Fits(

@@ -92,6 +92,43 @@ def test_what_raises_in_backward_is_said_to_be_there_and_not_what_comes_after_on
         estimated(lambda: nn.Linear(2, 2), lambda: torch.zeros(1, 2), careful)
 
 
+def test_what_a_program_sets_for_all_that_comes_is_undone() -> None:
+    def build() -> nn.Module:
+        torch.set_default_device("cuda")
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_float32_matmul_precision("high")
+        return nn.Linear(64, 64)
+
+    estimated(build, lambda: torch.zeros(2, 64), lambda m, x: m(x).sum().backward())
+    assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float32, "highest")
+    assert torch.zeros(1).device.type == "cpu"
+    with torch.device("meta"):
+        estimated(build, lambda: torch.zeros(2, 64), lambda m, x: m(x).sum().backward())
+        assert torch.zeros(1).device.type == "meta"
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def test_products_with_sparse_matrices_copy_no_dense_one_and_modules_may_hold_them() -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            places, ones = torch.randint(0, 20_000, (2, 50_000)), torch.ones(50_000)
+            links = torch.sparse_coo_tensor(places, ones, (20_000, 20_000), check_invariants=False)
+            self.register_buffer("links", links.coalesce())
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.links @ self.layer(x) + torch.sparse.mm(self.links, x)
+
+    def build() -> nn.Module:
+        return Graph().to("cuda")
+
+    found = estimated(build, lambda: torch.zeros(20_000, 16), lambda m, x: m(x).sum().backward())
+    assert (
+        found.peak.allocated_bytes is not None and found.peak.allocated_bytes < 64 * MIB
+    )  # dense it is 1.5 GiB
+
+
 def test_the_share_of_the_card_that_a_program_sets_is_its_limit() -> None:
     def build(share: float) -> nn.Module:
         torch.cuda.set_per_process_memory_fraction(share)

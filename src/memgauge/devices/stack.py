@@ -18,9 +18,10 @@ _LEAST_CUDA = {7: (9, 0), 8: (11, 0), 9: (11, 8), 10: (12, 8), 12: (12, 8)}
 # CUDA 13 has none below 7.5 (its release notes, "Deprecated Architectures"; pytorch issue 190385); torch's
 # builds for those cards have 12.6 (RELEASE.md, CUDA support matrix).
 _LEAST_FOR_CUDA_13, _CUDA_BEFORE_13 = (7, 5), (12, 6)
-# No torch before 2.7 was released with CUDA 12.8 or newer, none from 2.0 on with less than 11 (RELEASE.md,
+# No torch before 2.7 was released with CUDA 12.8 or newer, none before 2.0 with 11.8 or newer, none from 2.0 on with less than 11 (RELEASE.md,
 # release compatibility matrix: 2.0 has 11.7 and 11.8, 2.6 ends with 12.6, 2.7 begins 12.8).
-_FIRST_WITH_CUDA_12_8, _FIRST_WITHOUT_CUDA_10 = (2, 7), (2, 0)
+_FIRST_WITHOUT_CUDA_10 = (2, 0)
+_FIRST_TORCH = (((12, 8), (2, 7)), ((11, 8), (2, 0)))  # with that CUDA or newer
 # What torch's standard builds come with: the default wheels of PyTorch's release notes (1.7: 11.0 … 2.13: 13.0).
 _USUAL_CUDA = (
     ((2, 11), (13, 0)), ((2, 8), (12, 8)), ((2, 6), (12, 4)), ((2, 1), (12, 1)), ((2, 0), (11, 7)),
@@ -100,10 +101,10 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         is_old = capability < _LEAST_FOR_CUDA_13
         if self.cuda is None:
             cuda = max(min(self.cuda_version, _CUDA_BEFORE_13) if is_old else self.cuda_version, least)
-            if cuda >= (12, 8) and self.torch < _FIRST_WITH_CUDA_12_8:
+            if self.torch < _first_torch(cuda):
                 raise UsageError(
                     f"torch {_written(self.torch)} has no kernels for {card}: these need CUDA {_written(least)}; "
-                    f"write --torch {_written(_FIRST_WITH_CUDA_12_8)} or newer"
+                    f"write --torch {_written(_first_torch(cuda))} or newer"
                 )
             return msgspec.structs.replace(self, cuda=cuda)
         if self.cuda < least:
@@ -137,6 +138,11 @@ def _usual_cuda(torch: tuple[int, int]) -> tuple[int, int]:
     return next(cuda for since, cuda in _USUAL_CUDA if torch >= since)
 
 
+def _first_torch(cuda: tuple[int, int]) -> tuple[int, int]:
+    """Return the first torch that was released with that CUDA or newer, as far as that is known."""
+    return next((torch for since, torch in _FIRST_TORCH if cuda >= since), (0, 0))
+
+
 def check_known(torch: tuple[int, int] | None, cuda: tuple[int, int] | None) -> None:
     """Refuse versions before the oldest that is known, for what a user writes; None is not given.
 
@@ -158,8 +164,8 @@ def check_release(torch: tuple[int, int], cuda: tuple[int, int]) -> None:
     Raises:
         UsageError: There is no such release.
     """
-    if cuda >= (12, 8) and torch < _FIRST_WITH_CUDA_12_8:
-        hint = f", or --torch {_written(_FIRST_WITH_CUDA_12_8)} or newer"
+    if torch < _first_torch(cuda):
+        hint = f", or --torch {_written(_first_torch(cuda))} or newer"
     elif cuda < (11, 0) and torch >= _FIRST_WITHOUT_CUDA_10:
         hint = " or newer"
     else:

@@ -68,7 +68,10 @@ COPYING = _READS.keys()
 def copied(mode: CudaPhantomMode, func: Any, args: tuple[Any, ...]) -> Iterator[None]:
     """Hold the copies that a kernel makes of its inputs, as long as it runs."""
     positions, is_read = _READS[func]
-    wanted = [args[p] for p in positions if not is_read(args[p])]
+    read = [args[p] for p in positions]
+    if any(tensor.layout is not torch.strided for tensor in read):
+        read = []  # by cuSPARSE, from indices and values
+    wanted = [tensor for tensor in read if not is_read(tensor)]
     copies = [mode.hold(tensor.numel() * tensor.itemsize) for tensor in wanted]
     yield
     for copy in copies:

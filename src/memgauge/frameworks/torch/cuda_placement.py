@@ -116,12 +116,16 @@ class Placement:
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor is in device memory."""
-        if tensor.layout is torch.sparse_coo:
-            tensor = tensor._values()
-        elif tensor.layout is not torch.strided:
-            tensor = tensor.values()
+        tensor = values_of(tensor)
         try:
             found = self._places.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):  # a wrapper without a storage
             return False
         return found is not None and found[1]
+
+
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what holds the values of a tensor: itself, or of a sparse one its values."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    return tensor if tensor.layout is torch.strided else tensor.values()

@@ -26,7 +26,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import checkpoint
+from torch._C import _len_torch_function_stack
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils import _device, checkpoint
 
 from memgauge.devices.stack import Stack
 from memgauge.frameworks.torch import cuda_autocast, cuda_operators
@@ -37,7 +39,7 @@ from memgauge.frameworks.torch.cuda_factories import patch_factories
 from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_loading import patch_loading
 from memgauge.frameworks.torch.cuda_phantom import CudaPhantomMode
-from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_placement import Placement, values_of
 from memgauge.frameworks.torch.cuda_rnn import RNN_MODES, flatten
 from memgauge.frameworks.torch.cuda_tensor import patch_tensor
 from memgauge.frameworks.torch.patches import Patches
@@ -79,7 +81,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patches.set(checkpoint.DefaultDeviceType, "_default_device_type", "cuda")
         patches.set(capability, "now", card.capability)
         patches.set(placement, "active", True)
-        patches.callback(_keep_default_device, _default_device())
+        _keep_default_device(patches)
         _lend(patches, placement)
         _switch_cudnn(patches, card.stack)
         yield
@@ -104,14 +106,24 @@ def _switch_cudnn(patches: Patches, stack: Stack) -> None:
             setattr(flags, name, value)
 
 
-def _default_device() -> torch.device | None:
+def _keep_default_device(patches: Patches) -> None:
+    """Have the default device and the function modes at the end as they are now, whatever the program sets.
+
+    A device that is set within `with torch.device(...)` takes that one's place among torch's modes, and torch
+    finds no way back from there (torch/utils/_device.py).
+    """
+    modes, device = _get_current_function_mode_stack(), _device.CURRENT_DEVICE
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return getattr(context, "device", None)
 
+    def undo() -> None:
+        while _len_torch_function_stack():
+            _pop_mode()
+        for mode in modes:
+            _push_mode(mode)
+        _device.CURRENT_DEVICE = device
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = context
 
-def _keep_default_device(before: torch.device | None) -> None:
-    if _default_device() != before:
-        torch.set_default_device(before)
+    patches.callback(undo)
 
 
 def _lend(patches: Patches, placement: Placement) -> None:
@@ -120,11 +132,11 @@ def _lend(patches: Patches, placement: Placement) -> None:
 
     def apply(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
         for parameter in self._parameters.values():
-            if parameter is not None and not placement.made_here(parameter.untyped_storage()):
+            if parameter is not None and not placement.made_here(values_of(parameter).untyped_storage()):
                 patches.callback(setattr, parameter, "data", parameter.data)
                 patches.callback(setattr, parameter, "grad", parameter.grad)
         for name, buffer in self._buffers.items():
-            if buffer is not None and not placement.made_here(buffer.untyped_storage()):
+            if buffer is not None and not placement.made_here(values_of(buffer).untyped_storage()):
                 patches.callback(self._buffers.__setitem__, name, buffer)
         result: torch.nn.Module = real(self, *args, **kwargs)
         return result

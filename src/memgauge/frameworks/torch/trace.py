@@ -98,8 +98,13 @@ def trace(
 
 @contextmanager
 def same_chance() -> Iterator[None]:
-    """Let a program draw the same random numbers in each trace, and its own process go on with its own."""
+    """Let a program draw the same random numbers in each trace, and its own process go on with its own.
+
+    The type of numbers that a program chooses for all that comes (`set_default_dtype`), and the precision of its
+    products, are its own as well.
+    """
     numpy = sys.modules.get("numpy")
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy else None
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_SEED)
@@ -109,6 +114,8 @@ def same_chance() -> Iterator[None]:
         try:
             yield
         finally:
+            torch.set_default_dtype(dtype)
+            torch.set_float32_matmul_precision(precision)
             random.setstate(of_python)
             if numpy:
                 numpy.random.set_state(of_numpy)
