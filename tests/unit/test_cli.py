@@ -442,6 +442,15 @@ def test_devices_explains_one_with_sources(capfd: Capture) -> None:
     assert (said["cuda"], said["loads_modules"]) == ("12.4", "lazily")
 
 
+@pytest.mark.parametrize("option", ["--html", "--out"])
+def test_no_output_is_written_over_a_program(tmp_path: Path, capfd: Capture, option: str) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("print()")
+    assert main(["estimate", "zoo:mlp", option, str(program)]) == 2
+    assert f"{option} {program} is a program, so it is not overwritten" in capfd.readouterr().err
+    assert program.read_text() == "print()"
+
+
 def test_a_card_that_runs_rocm_has_no_cuda(capfd: Capture) -> None:
     assert main(["devices", "amd-mi250", "--json"]) == 0
     said = json.loads(capfd.readouterr().out)

@@ -375,8 +375,9 @@ def writable(out: Path | None, option: str = "--out") -> Path | None:
     """Return the path of `--out`, or of another option, if it can be written, before a run is spent on it.
 
     Raises:
-        UsageError: It is a directory or a recording, or its directory is not there.
+        UsageError: It is a directory, a recording or a program, or its directory is not there.
     """
+    from memgauge.cli.output import refuse_program
     from memgauge.storage import refuse_recorded
 
     if out is None:
@@ -386,5 +387,6 @@ def writable(out: Path | None, option: str = "--out") -> Path | None:
         raise UsageError(f"{option} {out} is a directory; name a file in it")
     if not out.parent.is_dir():
         raise UsageError(f"{option} {out}: there is no directory {out.parent}")
+    refuse_program(out, option)
     refuse_recorded(out)
     return out

@@ -64,14 +64,29 @@ def save_json(record: msgspec.Struct, out: Path | None) -> None:
     note(f"saved to {out}")
 
 
+def refuse_program(out: Path, option: str = "") -> None:
+    """Refuse to write over what somebody wrote: a slip of the shell's completion is enough.
+
+    Raises:
+        UsageError: The file is there, and its name is that of a program.
+    """
+    if out.suffix in _PROGRAMS and out.exists():
+        named = f"{option} {out}".lstrip()
+        raise UsageError(f"{named} is a program, so it is not overwritten; choose another name")
+
+
+_PROGRAMS = (".py", ".ipynb", ".sh")
+
+
 def write_text(out: Path, text: str, option: str = "") -> None:
     """Write the text that was asked for by an option; never over a recording.
 
     Raises:
-        UsageError: The file is a recording, or cannot be written.
+        UsageError: The file is a recording or a program, or cannot be written.
     """
     from memgauge.storage import refuse_recorded
 
+    refuse_program(out, option)
     refuse_recorded(out)
     try:
         out.write_text(text, encoding="utf-8", errors="backslashreplace")
