@@ -241,9 +241,8 @@ class LinuxProcess(Tracked):
     def read_shares(self) -> tuple[int, int] | None:
         try:
             data = os.pread(self.rollup_fd, 4096, 0) if self.rollup_fd >= 0 else b""
-        except (
-            ProcessLookupError
-        ):  # the descriptor is of an address space, and another program has begun in a new one
+        except ProcessLookupError:
+            # The descriptor is of an address space: another program has begun, in a new one (execve(2)).
             os.close(self.rollup_fd)
             self.rollup_fd, data = -1, b""
         if self.rollup_fd < 0:

@@ -19,8 +19,9 @@ SHARES_BUDGET = 0.02  # share of a core for PSS and USS: reading them holds the 
 SHARES_AHEAD_US = 100_000  # what may be spent of it in advance, so that short runs are read each second
 SHARES_STEP = 1 / 256  # of the tree's resident memory: what may move before shares are read again at once,
 SHARES_STAND_US = 10_000_000  # and how long a reading stands if less than that has moved
-SHARES_BEHIND = 1 / 4  # of the tree's resident memory: what may move before they are read out of turn,
-SHARES_BEHIND_AT_BEST = 1 / 16  # and while nothing has been spent; between both as much as is spent
+# Of the tree's resident memory, what may move before shares are read out of turn: with everything spent of what
+# may be spent in advance, and with nothing; between the two it goes with what is spent.
+SHARES_BEHIND, SHARES_BEHIND_AT_BEST = 1 / 4, 1 / 16
 # How long a reading of the system's memory stands while the tree's has not moved:
 SYSTEM_STANDS_NS = 50_000_000
 

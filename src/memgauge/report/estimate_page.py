@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memgauge.explain.peak import first_peak
@@ -10,13 +10,13 @@ from memgauge.explain.rows import layer_title
 from memgauge.records import Category, Estimate, Timeline, Trace
 from memgauge.report.curves import numpy
 from memgauge.report.page import escaped, figure, page, table
-from memgauge.report.style import COLOURS, GREY, byte_ticks, label, plotly, styled
+from memgauge.report.style import COLOURS, GREY, LIMIT, byte_ticks, draw_limit, label, plotly, styled
 from memgauge.report.tables import kind_rows, merge_steps, room, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes
 
 _BUCKETS = 3000
-_MOST_LAYERS = 60
+_MOST_LAYERS, _MOST_SPANS = 60, 100
 _NARROWEST = 400  # of the width: what is narrower is no band that anybody sees
 _NEAR = 2  # so many times as high as the curves a card's room is drawn; higher it would flatten them
 
@@ -141,62 +141,57 @@ def category_timeline(trace: Trace, timeline: Timeline, room_bytes: int | None =
     for place, event in enumerate(trace.events[:count]):
         size = timeline.block_bytes[event.storage]
         changes[trace.categories[event.storage]][place] = size if event.requested_bytes > 0 else -size
-    held = {c: np.cumsum(v) for c, v in changes.items() if v.any()}
+    held = {c.value: np.cumsum(v) for c, v in changes.items() if v.any()}
     allocated = np.frombuffer(timeline.allocated_bytes, np.int64)
-    order = np.arange(count)
-    keep = order
-    if count > 2 * _BUCKETS:
-        keep = np.unique(np.r_[0, lowest_and_highest(order, allocated, _BUCKETS), count - 1])
+    reserved = None if timeline.reserved_bytes is None else np.frombuffer(timeline.reserved_bytes, np.int64)
+    keep = _kept([allocated] if reserved is None else [allocated, reserved])
     drawn = go.Figure()
     for category, values in held.items():
-        colour = _INK[category.value]
-        drawn.add_trace(
-            go.Scatter(
-                x=keep,
-                y=values[keep],
-                name=category.value,
-                stackgroup="all",
-                mode="lines",
-                line={"width": 0.5, "color": colour, "shape": "hv"},
-                hovertemplate="%{y:,.0f} B<extra>%{fullData.name}</extra>",
-            )
-        )
-    top = int(allocated.max())
-    if timeline.reserved_bytes is not None:
-        reserved = np.frombuffer(timeline.reserved_bytes, np.int64)
-        top = int(reserved.max())
-        drawn.add_trace(
-            go.Scatter(
-                x=keep,
-                y=reserved[keep],
-                name="reserved",
-                mode="lines",
-                line={"width": 1.4, "color": GREY, "shape": "hv"},
-                hovertemplate="%{y:,.0f} B<extra>%{fullData.name}</extra>",
-            )
-        )
+        line = {"width": 0.5, "color": _INK[category], "shape": "hv"}
+        drawn.add_trace(_curve(keep, values[keep], category, line, stackgroup="all"))
+    if reserved is not None:
+        line = {"width": 1.4, "color": GREY, "shape": "hv"}
+        drawn.add_trace(_curve(keep, reserved[keep], "reserved", line))
+    top = int((allocated if reserved is None else reserved).max())
     if room_bytes is not None and room_bytes <= _NEAR * top:
         top = max(top, room_bytes)
-        drawn.add_hline(
-            y=room_bytes,
-            line={"dash": "dash", "width": 1.2, "color": "#d65f5f"},
-            annotation={
-                "text": f"room on the card {format_bytes(room_bytes)}",
-                "font": {"size": 11, "color": "#d65f5f"},
-            },
-            annotation_position="top left",
-        )
+        draw_limit(drawn, room_bytes, f"room on the card {format_bytes(room_bytes)}")
     instant = first_peak(timeline)
     highest = int(allocated[instant])
-    drawn.add_annotation(x=instant, y=highest, text=f"peak {format_bytes(highest)}", arrowcolor="#d65f5f")
-    begin = 0
+    drawn.add_annotation(x=instant, y=highest, text=f"peak {format_bytes(highest)}", arrowcolor=LIMIT)
+    _draw_phases(drawn, [event.phase for event in trace.events[:count]])
+    drawn.update_xaxes(title_text="allocations and releases, in order")
+    drawn.update_yaxes(title_text="bytes", rangemode="tozero", **byte_ticks(float(top)))
+    return styled(drawn, 420)
+
+
+def _kept(curves: Sequence[Any]) -> Any:
+    """Return the places to draw of curves over the same events: all, or the lows and highs of each."""
+    np = numpy()
+    order = np.arange(len(curves[0]))
+    if len(order) <= 2 * _BUCKETS:
+        return order
+    found = (lowest_and_highest(order, curve, _BUCKETS) for curve in curves)
+    return np.unique(np.concatenate([[0, len(order) - 1], *found]))
+
+
+def _curve(x: Any, y: Any, name: str, line: dict[str, Any], **others: Any) -> Any:
+    hovertemplate = "%{y:,.0f} B<extra>%{fullData.name}</extra>"
+    return plotly().Scatter(
+        x=x, y=y, name=name, mode="lines", line=line, hovertemplate=hovertemplate, **others
+    )
+
+
+def _draw_phases(drawn: Any, phases: Sequence[str]) -> None:
+    """Shade every other phase that can be seen, and name those with room for it; `phases` has that of each event."""
+    count, begin = len(phases), 0
+    is_shaded = True
     spans = []
     for place in range(1, count + 1):
-        if place == count or trace.events[place].phase != trace.events[begin].phase:
-            spans.append((begin, place, trace.events[begin].phase))
+        if place == count or phases[place] != phases[begin]:
+            spans.append((begin, place))
             begin = place
-    is_shaded = True
-    for first, last, name in spans[:100]:
+    for first, last in spans[:_MOST_SPANS]:
         is_shaded ^= last - first > count / _NARROWEST
         if is_shaded:
             drawn.add_vrect(x0=first, x1=last, fillcolor="rgba(128,128,128,.10)", line_width=0, layer="below")
@@ -208,13 +203,10 @@ def category_timeline(trace: Trace, timeline: Timeline, room_bytes: int | None =
                 yanchor="bottom",
                 xanchor="left",
                 showarrow=False,
-                text=label(name, 22),
+                text=label(phases[first], 22),
                 textangle=-20,
                 font={"size": 10},
             )
-    drawn.update_xaxes(title_text="allocations and releases, in order")
-    drawn.update_yaxes(title_text="bytes", rangemode="tozero", **byte_ticks(float(top)))
-    return styled(drawn, 420)
 
 
 def peak_map(estimate: Estimate) -> Any:

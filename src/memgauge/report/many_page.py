@@ -7,13 +7,16 @@ from typing import Any
 
 from memgauge.report.many import LEAST, fitting_line, how_traced, largest_line, what_binds
 from memgauge.report.page import escaped, figure, page, table
-from memgauge.report.style import COLOURS, byte_ticks, label, plotly, styled
+from memgauge.report.style import COLOURS, LIMIT, byte_ticks, draw_limit, label, plotly, styled
 from memgauge.report.tables import format_range, target_of
 from memgauge.units import format_bytes
 from memgauge.varied import Curve, Row
 from memgauge.vary import Catalogue, Largest
 
-_INKS = {"yes": "#4a9e45", "uncertain": "#d9a514", "no": "#d65f5f"}
+_INKS = {"yes": "#4a9e45", "uncertain": "#d9a514", "no": LIMIT}
+_COLUMNS = ("fits", "on the device ", "least ", "usable ")
+_HOVER = "%{y:,.0f} B<extra>%{fullData.name}</extra>"
+_ACROSS = "%{x:,.0f} B<extra>%{y}, %{fullData.name}</extra>"
 _ROW_HEIGHT = 26  # pixels of a card's bar
 _WIDEST = 6  # times what the run takes: of larger cards the bar goes on beyond the picture
 
@@ -54,9 +57,6 @@ def _catalogue_sections(name: str, result: Catalogue) -> Iterator[str]:
     yield table(("device", *_COLUMNS), [(row.device, *_cells(row)) for row in result.rows])
     yield "".join(f'<p class="faint">left out: {escaped(line)}</p>' for line in result.left_out)
     yield f'<p class="faint">{escaped(LEAST)}</p>'
-
-
-_COLUMNS = ("fits", "on the device ", "least ", "usable ")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -114,21 +114,10 @@ def curve_figure(result: Curve) -> Any:
         )
     usable = max((row.fits.capacity_bytes or 0 for row in result.rows), default=0)
     if usable:
-        drawn.add_hline(
-            y=usable,
-            line={"dash": "dash", "width": 1.2, "color": "#d65f5f"},
-            annotation={
-                "text": f"usable {format_bytes(usable)}",
-                "font": {"size": 11, "color": "#d65f5f"},
-            },
-            annotation_position="top left",
-        )
+        draw_limit(drawn, usable, f"usable {format_bytes(usable)}")
     drawn.update_xaxes(title_text=label(result.argument, 40), rangemode="tozero")
     drawn.update_yaxes(rangemode="tozero", **byte_ticks(float(max([usable, *sides["high"]]))))
     return styled(drawn, 460)
-
-
-_HOVER = "%{y:,.0f} B<extra>%{fullData.name}</extra>"
 
 
 def catalogue_figure(result: Catalogue) -> Any:
@@ -176,6 +165,3 @@ def catalogue_figure(result: Catalogue) -> Any:
     drawn.update_layout(barmode="overlay")
     styled(drawn, 120 + _ROW_HEIGHT * len(rows))
     return drawn.update_layout(hovermode="closest", margin={"l": 160})
-
-
-_ACROSS = "%{x:,.0f} B<extra>%{y}, %{fullData.name}</extra>"

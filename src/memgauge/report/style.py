@@ -21,6 +21,7 @@ COLOURS = (
     "#82c6e2",
 )
 GREY, GRID = "#8a8f98", "rgba(128,128,128,.22)"
+LIMIT = "#d65f5f"  # of what there is at most, and of peaks
 
 
 def plotly() -> Any:
@@ -78,3 +79,13 @@ def styled(figure: Any, height: int) -> Any:
     figure.update_xaxes(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID)
     figure.update_yaxes(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID)
     return figure
+
+
+def draw_limit(figure: Any, height_bytes: int, text: str) -> None:
+    """Draw what there is at most across a figure, with its name at the left end."""
+    figure.add_hline(
+        y=height_bytes,
+        line={"dash": "dash", "width": 1.2, "color": LIMIT},
+        annotation={"text": text, "font": {"size": 11, "color": LIMIT}},
+        annotation_position="top left",
+    )
