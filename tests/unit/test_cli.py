@@ -569,6 +569,8 @@ def test_a_table_in_which_nothing_fits_says_so_by_its_exit_code(many: str, capfd
         ("estimate zoo:mlp --device nvidia-t4 --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device all --torch 2.6 --cuda 10.2", "CUDA 10.2"),
         ("estimate zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
+        ("estimate zoo:mlp --device nvidia-h100-80gb --torch 1.13", "write --torch 2.0 or newer"),
+        ("estimate zoo:mlp --device nvidia-t4 --torch 1.13 --cuda 11.8", "never released with CUDA 11.8"),
         ("fit zoo:mlp --device amd-mi250 --torch 2.6 --cuda 12.4", "amd-mi250 runs ROCm"),
         ("estimate zoo:mlp --device nvidia-t4 --torch 1.4", "--torch 1.4: the oldest that is known is 1.7"),
         ("devices nvidia-t4 --torch 1.7 --cuda 9.2", "--cuda 9.2: the oldest that is known is 10.1"),

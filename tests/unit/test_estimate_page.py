@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from memgauge.cli import main
+from memgauge.records import Category, MemoryEvent, Timeline, Trace
+from memgauge.report.estimate_page import category_timeline
 from memgauge.units import format_bytes
 
 pytest.importorskip("torch")
@@ -88,6 +90,25 @@ def test_the_reserve_is_drawn_above_them_and_the_room_that_the_card_has(
     assert format_bytes(context) in parts.partition("</table>")[0]
     for part in estimate["uncertainty"]:
         assert f'{part["source"]}</td><td class="number">−{format_bytes(part["low_bytes"])}<' in parts
+
+
+def test_the_reserve_keeps_its_lows_and_highs_where_there_are_many_events() -> None:
+    count = 40_000
+    storages = [n // 2 for n in range(count)]  # each is given back at once
+    sizes = [512 if n % 2 == 0 else -512 for n in range(count)]
+    reserved = array("q", [2**21] * count)
+    reserved[11_111], reserved[22_222] = 2**25, 2**20
+    trace = Trace(
+        [MemoryEvent(s, size, "step", "", "") for s, size in zip(storages, sizes, strict=True)],
+        [Category.TEMPORARY] * (count // 2),
+        [""] * (count // 2),
+    )
+    allocated = array("q", [512, 0] * (count // 2))
+    timeline = Timeline(allocated, allocated, reserved, dict.fromkeys(range(count // 2), 512))
+    drawn = category_timeline(trace, timeline)
+    (curve,) = (t for t in drawn.data if t.name == "reserved")
+    assert len(curve.y) < count
+    assert (max(curve.y), min(curve.y)) == (2**25, 2**20)
 
 
 def test_the_map_holds_each_layers_bytes_at_the_peak(
