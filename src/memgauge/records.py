@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-# How the assumption begins that is also a warning on stderr.
+# How assumptions begin that are also warnings on stderr.
 NEVER_BACKWARD = "the step never called backward"
+STEPS_GROW = "memory grows from step to step"
 # How the assumption begins of a program whose run may depend on the very card.
 ASKED_CARD = "the program asked which GPU this is"
 

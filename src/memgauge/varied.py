@@ -52,6 +52,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     is_affine: bool  # whether values were replayed from two traces that a third verified
     affine_from: int | None  # the least value from which on they were
     traced: tuple[int, ...]  # values that were traced
+    assumptions: tuple[str, ...] = ()  # of the trace of the largest
     elapsed_ns: int
 
 
@@ -155,6 +156,7 @@ class Varied:
             is_affine=self._line is not None,
             affine_from=None if self._line is None else self._line.origin,
             traced=tuple(sorted(self.traced)),
+            assumptions=tuple(self.traced[max(self.traced)].assumptions),
             elapsed_ns=time.perf_counter_ns() - begin_ns,
         )
 

@@ -30,6 +30,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", t
     workload: dict[str, object]
     rows: tuple[Row, ...]
     left_out: tuple[str, ...] = ()  # cards that the software has no kernels for: why
+    assumptions: tuple[str, ...] = ()  # of all traces
     elapsed_ns: int
 
 
@@ -99,6 +100,7 @@ def over_catalogue(
         workload=dict(workload.description),
         rows=tuple(rows),
         left_out=tuple(left_out),
+        assumptions=tuple(dict.fromkeys(text for trace in traces.values() for text in trace.assumptions)),
         elapsed_ns=time.perf_counter_ns() - begin,
     )
 

@@ -87,6 +87,23 @@ def test_a_step_that_is_guarded_by_a_finite_loss_is_followed_as_it_runs() -> Non
     assert said.tensor_bytes == found.tensor_bytes
 
 
+def test_products_with_a_sparse_matrix_take_what_they_take() -> None:
+    def build() -> tuple[torch.Tensor, torch.nn.Module]:
+        places, ones = torch.randint(0, 5_000, (2, 100_000)), torch.ones(100_000)
+        links = torch.sparse_coo_tensor(places, ones, (5_000, 5_000), check_invariants=False)
+        return links.coalesce(), torch.nn.Embedding(5_000, 32)
+
+    def step(links: torch.Tensor, table: torch.nn.Module, rows: torch.Tensor) -> None:
+        x = torch.sparse.mm(links, table.weight)
+        x[rows].square().mean().backward()
+
+    workload = Workload(build=build, batch=lambda: torch.randint(0, 5_000, (64,)), step=step)
+    workspace = partial(workspace_bytes, threads=torch.get_num_threads())
+    said, found = peak_of(trace(workload, workspace=workspace)), peak_of(profiled_run(workload, steps=3))
+    assert said.allocated_bytes == pytest.approx(found.allocated_bytes, rel=0.005)
+    assert said.tensor_bytes == pytest.approx(found.tensor_bytes, rel=0.005)
+
+
 def test_categories_of_trace_and_run_agree_though_found_independently() -> None:
     said, seen = predicted("resnet"), profiled_run(STEPS["resnet"]())
     ours = account(said, cpu.replay(said.events))[1].categories

@@ -654,3 +654,21 @@ def training(width: int = 2):
     before = sys.argv
     assert main() == 0, capfd.readouterr().err
     assert sys.argv is before
+
+
+def test_what_the_users_code_warns_of_is_shown_once_however_often_it_is_traced(tmp_path: Path) -> None:
+    (tmp_path / "warns.py").write_text(
+        "import warnings, torch, memgauge\n"
+        "def run(batch_size: int = 8):\n"
+        "    def build():\n"
+        "        warnings.warn('of old age')\n"
+        "        return torch.nn.Linear(4, 4)\n"
+        "    batch = lambda: torch.zeros(batch_size, 4)\n"
+        "    step = lambda model, x: model(x).sum().backward()\n"
+        "    return memgauge.Workload(build=build, batch=batch, step=step)\n"
+    )
+    once = run_process(
+        "estimate", f"{tmp_path}/warns.py:run", "--device", "nvidia-t4", "--vary", "batch_size=1,3,5"
+    )
+    assert once.returncode == 0
+    assert once.stderr.count("UserWarning: of old age") == 1

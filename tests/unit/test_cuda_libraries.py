@@ -98,6 +98,30 @@ def test_no_product_no_workspace() -> None:
     assert not trace.scratch
 
 
+def test_products_with_a_sparse_matrix_are_cusparses() -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            places = torch.stack([torch.arange(1000), torch.arange(1000).flip(0)])
+            links = torch.sparse_coo_tensor(places, torch.ones(1000), (1000, 1000), check_invariants=False)
+            self.register_buffer("links", links.coalesce())
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(self.links, x * self.scale)
+
+    trace = run(Graph, 1000, 64)
+    result, product = 1000 * 64 * 4, 4 * 1001 + 4 * 1000 + 1000 * 64 * 4
+    sorted_copy = 1000 * (2 * 8 + 4)
+    (_, while_built), *taken = of(trace, libraries.SPARSE)
+    assert while_built == 24 * 1000  # of `coalesce`
+    # Forward; backward by the transposed matrix, which is not coalesced, added to zeros.
+    step = [product, result + sorted_copy + 24 * 1000, result + sorted_copy + product]
+    assert [size for _, size in taken] == step * 3
+    assert of(trace, libraries.CUBLAS) == []
+    assert any("cuSPARSE" in text for text in trace.unmodelled)
+
+
 def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
 

@@ -108,6 +108,25 @@ def test_what_a_program_sets_for_all_that_comes_is_undone() -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
+def test_a_run_that_holds_more_after_each_step_is_warned_of() -> None:
+    def warned(step: Any) -> list[str]:
+        kept: list[torch.Tensor] = []
+        found = estimated(lambda: network(), lambda: torch.zeros(64, 1024), lambda m, x: step(kept, m(x)))
+        return [text for text in found.assumptions if text.startswith("memory grows from step to step")]
+
+    def keep_all(kept: list[torch.Tensor], y: torch.Tensor) -> None:
+        y.sum().backward()
+        kept.append(y.detach())
+
+    def keep_last(kept: list[torch.Tensor], y: torch.Tensor) -> None:
+        y.sum().backward()
+        kept[:] = [y.detach()]
+
+    (text,) = warned(keep_all)
+    assert "by 256.0 KiB" in text
+    assert warned(keep_last) == []
+
+
 def test_products_with_sparse_matrices_copy_no_dense_one_and_modules_may_hold_them() -> None:
     class Graph(nn.Module):
         def __init__(self) -> None:

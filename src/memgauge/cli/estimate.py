@@ -176,6 +176,7 @@ def _show_many(
             result = many.curve(target, device=device, name=name, values=values, **facts)
         view = curve_view(result)
     save_json(result, out)
+    warn(result.assumptions)
     if as_json:
         show_json(result)
     else:

@@ -8,7 +8,7 @@ import typer
 
 from memgauge.arguments import parse_sets
 from memgauge.cli import options
-from memgauge.cli.output import save_json, show, show_json
+from memgauge.cli.output import save_json, show, show_json, warn
 from memgauge.cli.running import running
 from memgauge.errors import UsageError
 
@@ -86,6 +86,7 @@ def command(
             stack=stack,
         )
     save_json(result, out)
+    warn(result.assumptions)
     if as_json:
         show_json(result)
     else:

@@ -6,7 +6,9 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from memgauge.cli.output import note
 from memgauge.errors import WorkloadError
@@ -18,14 +20,15 @@ _PATIENCE_S = 5.0  # without a terminal one line is written after this long
 def running(title: str) -> Iterator[Callable[[str], None]]:
     """Show `title` and the elapsed time on stderr; yields a function that replaces the title.
 
-    What the user's code prints meanwhile goes to stderr too, since stdout is for the result.
+    What the user's code prints meanwhile goes to stderr too, since stdout is for the result; what it warns of
+    is shown once, however often it is traced.
 
     Raises:
         WorkloadError: The user's code called `sys.exit`.
     """
     shown = _spinner(title) if sys.stderr.isatty() else _one_line(title)
     try:
-        with shown as tell, _stdout_to_stderr():
+        with shown as tell, _stdout_to_stderr(), _each_warning_once():
             yield tell
     except SystemExit as error:
         raise WorkloadError(
@@ -68,3 +71,29 @@ def _stdout_to_stderr() -> Iterator[None]:
             stack.callback(os.dup2, saved, 1)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         yield
+
+
+@contextlib.contextmanager
+def _each_warning_once() -> Iterator[None]:
+    """Show a warning of one place once: Python forgets what it has shown whenever somebody changes filters."""
+    show = warnings.showwarning
+    shown: set[tuple[str, type[Warning], str, int]] = set()
+
+    def show_once(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        place = str(message), category, filename, lineno
+        if place not in shown:
+            shown.add(place)
+            show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show_once
+    try:
+        yield
+    finally:
+        warnings.showwarning = show

@@ -17,7 +17,7 @@ from memgauge.units import KIB, MIB
 CUBLAS, CUBLASLT, CONVOLUTION, SEARCH = "cublas", "cublaslt", "cudnn convolution", "cudnn search"
 COLUMNS = "convolution without cudnn"
 EMBEDDING, SORT, ATTENTION = "embedding backward", "sorting", "attention backward"
-INDEX = "indices and masks"
+INDEX, SPARSE = "indices and masks", "sparse matrices"
 
 MECHANISMS = {
     CUBLAS: "workspace of each cuBLAS handle and stream, kept from the first product on "
@@ -38,6 +38,9 @@ MECHANISMS = {
     "(aten/src/ATen/native/transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)",
     INDEX: "places that a mask finds, and sorted places of an index's gradient (aten/src/ATen/native/cuda/Indexing.cu "
     "`index_put_with_sort_kernel`, IndexKernel.cpp `masked_select_out_cuda_impl`, `masked_scatter__cuda`)",
+    SPARSE: "sorted places of a sparse matrix that is not coalesced; rows and places in int32 and the result by columns "
+    "of its product (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu `_coalesce_sparse_cuda`, "
+    "SparseCUDATensorMath.cu `s_addmm_out_sparse_dense_cuda`)",
     SORT: "double buffers of a radix sort of rows above 4,096 (CUB, DeviceRadixSort; limits; "
     "aten/src/ATen/native/cuda/Sort.h)",
 }
@@ -181,3 +184,30 @@ def index_gradient_bytes(count: int, rows: int) -> int:
     Source: cuda/Indexing.cu `index_put_with_sort_kernel`; CUB, DeviceRadixSort (`SortPairs`).
     """
     return count * 8 * (6 if rows > 256 else 4)
+
+
+def coalescing_bytes(count: int) -> int:
+    """Return what sorts the places of a sparse tensor while the coalesced one is made.
+
+    Three int64 for each element: its place as one number, its order, where its like begins. The sort's own
+    buffers are gone by then, which were no more.
+
+    Source: sparse/cuda/SparseCUDATensor.cu `_coalesce_sparse_cuda`.
+    """
+    return 24 * count
+
+
+def coalesced_bytes(count: int, dimensions: int, value_bytes: int) -> int:
+    """Return a coalesced copy where nothing was there twice: int64 for each dimension of an element, and the values."""
+    return 8 * count * dimensions + value_bytes
+
+
+def sparse_product_bytes(count: int, rows: int, result_bytes: int) -> int:
+    """Return what a product of a sparse matrix with a dense one takes beside its result.
+
+    Where rows begin and the columns of elements in int32, and the result by columns, as cuSPARSE gives it;
+    cuSPARSE's own buffer is not known.
+
+    Source: sparse/cuda/SparseCUDATensorMath.cu `s_addmm_out_sparse_dense_cuda`, `_to_csr_int`.
+    """
+    return 4 * (rows + 1) + 4 * count + result_bytes

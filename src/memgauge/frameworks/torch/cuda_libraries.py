@@ -46,6 +46,8 @@ _NOT_FOLLOWED = {
         aten.linalg_cholesky_ex, aten.linalg_lu_factor_ex, aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det,
     ),
 }  # fmt: skip
+_CUSPARSE_NOTE = "workspaces of products with sparse matrices (cuSPARSE)"
+_SPARSE_PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten._sparse_addmm.default})
 _NOTES: dict[Any, str] = {
     getattr(operator, overload): note
     for note, operators in _NOT_FOLLOWED.items()
@@ -68,7 +70,7 @@ class Libraries:
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
-        if func not in PRODUCTS:
+        if func not in PRODUCTS or _is_sparse_product(func, args):
             return
         owner = self._mode.in_backward, self._mode.stream
         if owner not in self._has_workspace:
@@ -86,18 +88,20 @@ class Libraries:
             size = libraries.embedding_backward_bytes(
                 indices.numel(), int(rows), grad.shape[-1], indices.itemsize
             )
-            self.pass_by(libraries.EMBEDDING, Range(low=size, expected=size, high=size))
+            self._passes_by(libraries.EMBEDDING, size)
         elif func is aten._scaled_dot_product_efficient_attention_backward.default:
             self._attention_backward(args[1], args[3])
         elif func in (aten.sort.default, aten.sort.stable):
             dim = kwargs.get("dim", args[1] if func is aten.sort.default and len(args) > 1 else -1)
             length = args[0].shape[dim] if args[0].dim() else 1
             self.pass_by(libraries.SORT, libraries.sort_bytes(args[0].numel(), args[0].itemsize, length))
+        elif func is aten._coalesce.default or _is_sparse_product(func, args):
+            self._sparse(func, args)
         elif func in _NOTES:
             self._mode.unmodelled.setdefault(_NOTES[func])
         elif func in _INDEXED:
             size = _INDEXED[func](args, result)
-            self.pass_by(libraries.INDEX, Range(low=size, expected=size, high=size))
+            self._passes_by(libraries.INDEX, size)
 
     def _product_with_bias(self) -> None:
         """Note cuBLASLt's workspace: for this product, or kept from it on."""
@@ -105,10 +109,29 @@ class Libraries:
         size = libraries.cublaslt_bytes(stack, is_nvidia=self.card.is_nvidia)
         owner = self._mode.in_backward, self._mode.stream
         if not libraries.keeps_cublaslt(stack):
-            self.pass_by(libraries.CUBLASLT, Range(low=size, expected=size, high=size))
+            self._passes_by(libraries.CUBLASLT, size)
         elif size and owner not in self._has_light_workspace:
             self._has_light_workspace.add(owner)
             self._mode.take(size, Scratch(libraries.CUBLASLT, size, size), layer="")
+
+    def _sparse(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Note what sorts a sparse matrix, and what its product with a dense one takes."""
+        if func is aten._coalesce.default:  # the sorted tensor is its result
+            self._passes_by(libraries.SPARSE, libraries.coalescing_bytes(args[0]._nnz()))
+            return
+        matrix, dense = args[-2:]
+        values, count = matrix._values(), matrix._nnz()
+        result_bytes = matrix.shape[0] * dense.shape[1] * dense.itemsize
+        held = result_bytes if func is aten.mm.default else 0  # the zeros that it adds to
+        if not matrix.is_coalesced():
+            coalesced = libraries.coalesced_bytes(
+                count, matrix.sparse_dim(), values.numel() * values.itemsize
+            )
+            self._passes_by(libraries.SPARSE, held + coalesced + libraries.coalescing_bytes(count))
+            held += coalesced
+        product = libraries.sparse_product_bytes(count, matrix.shape[0], result_bytes)
+        self._passes_by(libraries.SPARSE, held + product)
+        self._mode.unmodelled.setdefault(_CUSPARSE_NOTE)
 
     def _attention_backward(self, query: torch.Tensor, value: torch.Tensor) -> None:
         batch, heads, rows, size = query.shape
@@ -131,6 +154,9 @@ class Libraries:
         """Note what is taken and given back at once."""
         if size.high > 0:
             self._mode.give_back(self._taken(mechanism, size))
+
+    def _passes_by(self, mechanism: str, size: int) -> None:
+        self.pass_by(mechanism, Range(low=size, expected=size, high=size))
 
     def _taken(self, mechanism: str, size: Range) -> int:
         return self._mode.take(size.expected, Scratch(mechanism, size.low, size.high))
@@ -170,7 +196,7 @@ class Libraries:
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
         self.before(aten.mm.default, ())
-        self.pass_by(libraries.COLUMNS, Range(low=columns, expected=columns, high=columns))
+        self._passes_by(libraries.COLUMNS, columns)
 
 
 def _convolves_in_tf32() -> bool:
@@ -181,6 +207,11 @@ def _convolves_in_tf32() -> bool:
     flags = torch.backends.cudnn
     newer = getattr(flags, "conv", None)
     return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
+
+
+def _is_sparse_product(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether cuSPARSE multiplies, and not cuBLAS."""
+    return func in _SPARSE_PRODUCTS and args[-2].layout is torch.sparse_coo
 
 
 def _masked_select(args: tuple[Any, ...], result: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.phantom import PhantomMode, _tensors
 from memgauge.frameworks.torch.shapes import Spec
-from memgauge.records import Category, Scratch
+from memgauge.records import Scratch
 
 aten = torch.ops.aten
 
@@ -53,14 +53,6 @@ class CudaPhantomMode(PhantomMode):
     def take(self, size: int, scratch: Scratch, layer: str | None = None) -> int:
         """List what a library takes for itself; returns its number for `give_back`."""
         return self._ledger.take(size, scratch, self._layer() if layer is None else layer)
-
-    def hold(self, size: int) -> int:
-        """List a workspace of known size; returns its number for `give_back`."""
-        return self._ledger.hold(size, Category.WORKSPACE, self._layer())
-
-    def give_back(self, number: int) -> None:
-        """List that it is given back."""
-        self._ledger.release(number)
 
     def release_cache(self) -> None:
         """List that the allocator gives its cached memory back (`torch.cuda.empty_cache()`)."""

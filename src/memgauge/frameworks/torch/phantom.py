@@ -33,7 +33,7 @@ from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
 from memgauge.frameworks.torch.roles import storages
 from memgauge.frameworks.torch.scopes import BACKWARD, NO_SEQUENCE, OPTIMIZER, SETUP, Scopes
 from memgauge.frameworks.torch.shapes import Spec, output_specs
-from memgauge.frameworks.torch.sparse import run_sparse
+from memgauge.frameworks.torch.sparse import run_sparse, turned
 from memgauge.frameworks.torch.special import SPECIAL
 from memgauge.frameworks.torch.values import ValueReader
 from memgauge.records import Category
@@ -107,7 +107,7 @@ class PhantomMode(TorchDispatchMode):
         ledger.operator = rule.name
         try:
             if rule.kind is Kind.VIEW:
-                return self._view(func, args, kwargs)
+                return self._view(func, rule, args, kwargs)
             if rule.kind is Kind.METADATA:
                 return func(*args, **kwargs)
             if rule.kind is Kind.COMPOSITE:
@@ -144,12 +144,13 @@ class PhantomMode(TorchDispatchMode):
         """List what an operator takes for itself, and gives back before it returns."""
         extra = 0 if self._workspace is None else self._workspace(func, args, kwargs, result)
         if extra:
-            number = self._ledger.hold(extra, Category.WORKSPACE, self._layer())
-            self._ledger.release(number)
+            self.give_back(self.hold(extra))
 
     # -- what each kind of operator does -----------------------------------------------------------
 
-    def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _view(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].layout is not torch.strided and (result := turned(self, rule, args)) is not None:
+            return result
         result = func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default and not self._is_listed(result):
             # Made outside the dispatcher, seen here first: torch.tensor([...]) is torch's own memory,
@@ -187,6 +188,14 @@ class PhantomMode(TorchDispatchMode):
     def make(self, spec: Spec) -> torch.Tensor:
         """Return a phantom of that spec."""
         return self.phantom(spec)
+
+    def hold(self, size: int) -> int:
+        """List a workspace of known size; returns its number for `give_back`."""
+        return self._ledger.hold(size, Category.WORKSPACE, self._layer())
+
+    def give_back(self, number: int) -> None:
+        """List that it is given back."""
+        self._ledger.release(number)
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor's values are really there."""

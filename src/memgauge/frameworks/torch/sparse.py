@@ -2,23 +2,25 @@
 
 torch builds and takes them apart without looking at their content, so the parts
 are ordinary (phantom or known) tensors. What is listed here are the operations
-that sparse gradients go through; the values follow the indices.
+that sparse gradients and products go through; the values follow the indices.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memgauge.errors import UnsupportedError
-from memgauge.frameworks.torch.operators import Kind, Rule
+from memgauge.frameworks.torch.operators import Rule
 from memgauge.frameworks.torch.shapes import contiguous
 from memgauge.frameworks.torch.values import user_line
 
 if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
 
+_PRODUCTS = frozenset({"aten.mm", "aten._sparse_mm", "aten.addmm", "aten._sparse_addmm"})
 # Give a sparse tensor of the same pattern with new values; indices are copied
 # (ATen/native/sparse/SparseTensor.cpp, SparseTensorMath.cpp of torch 2.13).
 _NEW_VALUES = {
@@ -43,8 +45,6 @@ def run_sparse(
         UnsupportedError: There is no rule for it.
     """
     first = args[0]
-    if rule.kind is Kind.VIEW:
-        return func(*args, **kwargs)
     if rule.name == "aten.clone" and type(torch._C._current_autograd_node()).__name__ == "AccumulateGrad":
         # Outside a dispatch mode autograd keeps the gradient itself instead of a copy
         # (torch/csrc/autograd/functions/accumulate_grad.h, `accumulateGrad`).
@@ -62,15 +62,49 @@ def run_sparse(
     if rule.name in ("aten.add", "aten._to_dense", "aten.to_dense"):
         dense = next((a for a in args if isinstance(a, torch.Tensor) and a.layout is torch.strided), first)
         return mode.make(contiguous(tuple(dense.shape), dense.dtype))
-    if rule.name in ("aten.mm", "aten._sparse_mm", "aten.addmm", "aten._sparse_addmm"):
+    if rule.name in _PRODUCTS:
         left, right = args[-2], args[-1]
-        return mode.make(contiguous((left.shape[0], right.shape[1]), right.dtype))
+        result = contiguous((left.shape[0], right.shape[1]), right.dtype)
+        # `mm` adds to zeros of its own (ATen/native/sparse/SparseTensorMath.cpp, `_sparse_mm`).
+        adds_to_zeros = rule.name in ("aten.mm", "aten._sparse_mm")
+        zeros = mode.hold(math.prod(result.shape) * result.dtype.itemsize) if adds_to_zeros else None
+        made = mode.make(result)
+        if zeros is not None:
+            mode.give_back(zeros)
+        return made
     if rule.name in ("aten.norm", "aten.sum", "aten._sparse_sum"):
         return mode.make(contiguous((), first.dtype))
+    layouts = {str(a.layout).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)}
     raise UnsupportedError(
-        f"{rule.name} on a sparse tensor ({user_line()}) has no memory rule; "
-        "use a dense gradient (sparse=False), or `memgauge measure` to really run it"
+        f"{rule.name} on a tensor of layout {' and '.join(sorted(layouts - {'strided'}))} ({user_line()}) has no "
+        "memory rule; dense gradients (sparse=False) and products with matrices of layout sparse_coo have one, "
+        "and `memgauge measure` really runs it"
     )
+
+
+def turned(mode: PhantomMode, rule: Rule, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Return a sparse tensor with two dimensions changed for each other, None for another view of it.
+
+    It is no view: indices and values are copied, and one row of indices held while two change places
+    (ATen/native/TensorShape.cpp, `sparse_transpose_`).
+    """
+    tensor = args[0]
+    if rule.name not in ("aten.t", "aten.transpose") or tensor.layout is not torch.sparse_coo:
+        return None
+    first, second = (d % tensor.dim() for d in (args[1:3] or (0, 1)))
+    dimensions, count = tensor._indices().shape
+    size = list(tensor.shape)
+    size[first], size[second] = size[second], size[first]
+    order = list(range(dimensions))
+    if max(first, second) < dimensions:
+        order[first], order[second] = order[second], order[first]
+    values = mode.make(contiguous(tuple(tensor._values().shape), tensor.dtype))
+    if mode.is_known(tensor._indices()):
+        indices = mode.adopt(tensor._indices()[order])
+    else:
+        indices = mode.make(contiguous((dimensions, count), torch.int64))
+    mode.give_back(mode.hold(8 * count))
+    return _build(dimensions, tensor.dense_dim(), size, indices, values)
 
 
 def sparse_gradient_of_bag(

@@ -28,11 +28,13 @@ from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import SETUP, Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
-from memgauge.records import Category, MemoryEvent, Scratch, Trace
+from memgauge.records import STEPS_GROW, Category, MemoryEvent, Scratch, Trace
+from memgauge.units import format_bytes
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
 _SEED = 0
+_LONG_RUN = 10_000  # steps in which what a run holds shall not double
 _BUILT_THERE = (
     "build() ran with the card as torch's default device, so that what it made counts there even before .cuda() "
     "or .to(), and that is the peak; `with torch.device('cpu'):` around it makes it on the host first"
@@ -159,6 +161,7 @@ class _Tracer:
         self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
+        self._held_bytes: list[int] = []  # at the end of each step
         self._held_before: tuple[int, int, Counter[tuple[int, Category, str]]] | None = None
         self._repeat: range | None = None
 
@@ -205,6 +208,7 @@ class _Tracer:
             (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
         )
         held = self._pinned_bytes(), self.ledger.captures, Counter(live)
+        self._held_bytes.append(sum(self.ledger.live.values()))
         if number >= 2 and held == self._held_before and number < self.steps:
             self._repeat = range(begin, self._step_begin)
             self._steps_left = range(number + 1, self.steps + 1)
@@ -245,12 +249,13 @@ class _Tracer:
             self.values.assume(_BUILT_THERE)
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
+        warnings = [w for w in (warning, _growth(self._held_bytes)) if w]
         return Trace(
             events=events,
             categories=categories,
             layers=layers,
             modules=self.scopes.modules(),
-            assumptions=assumptions + ([warning] if warning else []),
+            assumptions=assumptions + warnings,
             unmodelled=list(self.unmodelled),
             scratch=scratch,
             cache_releases=releases,
@@ -259,6 +264,22 @@ class _Tracer:
             uses=self._uses,
             memory_fraction=ledger.memory_fraction,
         )
+
+
+def _growth(held_bytes: Sequence[int]) -> str | None:
+    """Return the warning for a run that holds more after its last step than after the one before.
+
+    The first step is passed by, which makes what the others keep; so is what would not add up in a long run.
+    """
+    if len(held_bytes) < 3:
+        return None
+    grown = held_bytes[-1] - held_bytes[-2]
+    if grown * _LONG_RUN <= held_bytes[-1]:
+        return None
+    return (
+        f"{STEPS_GROW}, by {format_bytes(grown)} at the last: a longer run takes more than said here "
+        "(--steps N tells how much)"
+    )
 
 
 def _is_highest_in_setup(events: Sequence[MemoryEvent]) -> bool:
