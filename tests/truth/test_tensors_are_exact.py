@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,21 @@ def test_a_step_that_is_guarded_by_a_finite_loss_is_followed_as_it_runs() -> Non
     workspace = partial(workspace_bytes, threads=torch.get_num_threads())
     said, found = peak_of(trace(workload, workspace=workspace)), peak_of(profiled_run(workload, steps=3))
     assert said.tensor_bytes == found.tensor_bytes
+
+
+@pytest.mark.parametrize("decomposed", [torch.linalg.cholesky, torch.linalg.lu_factor])
+def test_formulas_that_add_two_tensors_hold_a_third(decomposed: Any) -> None:
+    def step(scale: torch.nn.Parameter, x: torch.Tensor) -> None:
+        matrix = x @ x.T + scale * torch.eye(400) * 400
+        found = decomposed(matrix)
+        (found[0] if isinstance(found, tuple) else found).sum().backward()
+
+    workload = Workload(
+        build=lambda: torch.nn.Parameter(torch.ones(())), batch=lambda: torch.randn(400, 400), step=step
+    )
+    workspace = partial(workspace_bytes, threads=torch.get_num_threads())
+    said, found = peak_of(trace(workload, workspace=workspace)), peak_of(profiled_run(workload, steps=3))
+    assert said.allocated_bytes == pytest.approx(found.allocated_bytes, rel=0.01)
 
 
 def test_products_with_a_sparse_matrix_take_what_they_take() -> None:

@@ -31,6 +31,13 @@ IN_PLACE_FORMULAS: dict[str, frozenset[str]] = {
     "aten.index_add": frozenset({"IndexSelectBackward0"}),
     "aten.index_fill": frozenset({"TraceBackward0"}),
 }
+# Formulas that add two tensors into a third: found by torch's own profiler over its operators' samples (2.13.0, CPU).
+# What the engine adds right after one of them is then counted with a third tensor too, for a moment.
+_ADDING = frozenset(
+    """Atan2 Cholesky CholeskyInverse CholeskySolve LinalgCholeskyEx LinalgDet LinalgLstsq LinalgLu LinalgLuFactorEx
+    LinalgLuSolve LinalgPinv LinalgQr LinalgSvd Logaddexp Logaddexp2 Logcumsumexp LuUnpack StdMean
+    SpecialLogNdtr TriangularSolve VarMean""".split()
+)
 
 
 def done_in_place(rule: Rule, inputs: list[torch.Tensor]) -> bool:
@@ -39,6 +46,8 @@ def done_in_place(rule: Rule, inputs: list[torch.Tensor]) -> bool:
         return False
     if rule.name == "aten.add":
         if len(inputs) != 2 or inputs[0].shape != inputs[1].shape or inputs[0].dtype != inputs[1].dtype:
+            return False
+        if type(torch._C._current_autograd_node()).__name__.removesuffix("Backward0") in _ADDING:
             return False
     else:
         nodes = IN_PLACE_FORMULAS.get(rule.name)
