@@ -236,6 +236,24 @@ def test_cpu_time_is_that_of_the_command(tmp_path: Path) -> None:
     assert 300_000_000 <= cpu < 600_000_000
 
 
+def test_cpu_time_of_a_program_that_records_itself_begins_with_the_recording(tmp_path: Path) -> None:
+    code = """
+import os, sys, time, memgauge
+def spin(seconds):
+    t = time.process_time()
+    while time.process_time() - t < seconds: pass
+spin(1.0)
+with memgauge.Monitor(sys.argv[1], interval="20ms"): spin(0.5)
+"""
+    path = tmp_path / "a.mg"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    with RunFile(path) as run:
+        found = summarise(run)
+    (of_program,) = found.processes
+    assert found.cpu_ns is not None and of_program.cpu_ns is not None
+    assert 200_000_000 <= of_program.cpu_ns <= found.cpu_ns < 900_000_000
+
+
 @pytest.mark.parametrize(
     "case",
     ["waited for", "not waited for", "a daemon", "nobody waits, SIGCHLD is ignored", "alive at the end"],

@@ -101,6 +101,7 @@ def _processes(
     run: RunFile, rows: list[PeakRow], lasts: dict[int, tuple[int, int, int]]
 ) -> tuple[ProcessOf, ...]:
     peaks = {row.process: row for row in rows if row.metric == "rss_bytes" and row.phase is None}
+    cpu_ns = _sampled_cpu_ns(run, lasts)
     by_metric: dict[tuple[str, int | None], int] = {}
     for s in run.series:
         if s.id in lasts:
@@ -114,7 +115,7 @@ def _processes(
             began_us=_began(p),
             gone_us=p.gone_us,
             ended=p.ended,
-            cpu_ns=by_metric.get(("cpu_ns", p.id)),
+            cpu_ns=cpu_ns.get(p.id),
             peak_bytes=_higher(
                 peaks[p.id].bytes if p.id in peaks else None, by_metric.get(("rss_bytes", p.id))
             ),
@@ -132,13 +133,20 @@ def _cpu_ns(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> int | None:
 
     What a parent waits for has all of a process, also between samples; samples have those that nobody waited for.
     """
-    of_series = {s.process: lasts[s.id] for s in run.series if s.metric == "cpu_ns" and s.id in lasts}
-    born_here = {p.id for p in run.processes if p.started_us is not None and p.started_us >= 0}
-    sampled = [last - (0 if p in born_here else first) for p, (first, last, _) in of_series.items()]
+    sampled = _sampled_cpu_ns(run, lasts)
     return max(
-        [*filter(None, [run.header.get("command_cpu_ns")]), *([sum(sampled)] if sampled else [])],
+        [*filter(None, [run.header.get("command_cpu_ns")]), *([sum(sampled.values())] if sampled else [])],
         default=None,
     )
+
+
+def _sampled_cpu_ns(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> dict[int, int]:
+    """Return the CPU time of each process as far as it was read, without what came before the recording."""
+    born_here = {p.id for p in run.processes if p.started_us is not None and p.started_us >= 0}
+    read = {s.process: lasts[s.id] for s in run.series if s.metric == "cpu_ns" and s.id in lasts}
+    return {
+        p: last - (0 if p in born_here else first) for p, (first, last, _) in read.items() if p is not None
+    }
 
 
 def _higher(counted: int | None, sampled: int | None) -> int | None:
