@@ -70,8 +70,10 @@ class Libraries:
 
     def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what is taken before the outputs of an operator: the handle's workspace at the first product."""
-        if func not in PRODUCTS or _is_sparse_product(func, args):
-            return
+        if func in PRODUCTS and not _is_sparse_product(func, args):
+            self._take_handles_workspace()
+
+    def _take_handles_workspace(self) -> None:
         owner = self._mode.in_backward, self._mode.stream
         if owner not in self._has_workspace:
             self._has_workspace.add(owner)
@@ -195,7 +197,7 @@ class Libraries:
 
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
-        self.before(aten.mm.default, ())
+        self._take_handles_workspace()
         self._passes_by(libraries.COLUMNS, columns)
 
 

@@ -33,7 +33,7 @@ from memgauge.frameworks.torch.operators import Kind, Rule, rule_of
 from memgauge.frameworks.torch.roles import storages
 from memgauge.frameworks.torch.scopes import BACKWARD, NO_SEQUENCE, OPTIMIZER, SETUP, Scopes
 from memgauge.frameworks.torch.shapes import Spec, output_specs
-from memgauge.frameworks.torch.sparse import run_sparse, turned
+from memgauge.frameworks.torch.sparse import TURNS, run_sparse, turned
 from memgauge.frameworks.torch.special import SPECIAL
 from memgauge.frameworks.torch.values import ValueReader
 from memgauge.records import Category
@@ -149,7 +149,7 @@ class PhantomMode(TorchDispatchMode):
     # -- what each kind of operator does -----------------------------------------------------------
 
     def _view(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args[0].layout is not torch.strided and (result := turned(self, rule, args)) is not None:
+        if rule.name in TURNS and (result := turned(self, args)) is not None:
             return result
         result = func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default and not self._is_listed(result):

@@ -20,6 +20,7 @@ from memgauge.frameworks.torch.values import user_line
 if TYPE_CHECKING:
     from memgauge.frameworks.torch.phantom import PhantomMode
 
+TURNS = frozenset({"aten.t", "aten.transpose"})
 _PRODUCTS = frozenset({"aten.mm", "aten._sparse_mm", "aten.addmm", "aten._sparse_addmm"})
 # Give a sparse tensor of the same pattern with new values; indices are copied
 # (ATen/native/sparse/SparseTensor.cpp, SparseTensorMath.cpp of torch 2.13).
@@ -82,14 +83,14 @@ def run_sparse(
     )
 
 
-def turned(mode: PhantomMode, rule: Rule, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Return a sparse tensor with two dimensions changed for each other, None for another view of it.
+def turned(mode: PhantomMode, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Return a sparse tensor with two dimensions changed for each other, None for a dense one.
 
     It is no view: indices and values are copied, and one row of indices held while two change places
     (ATen/native/TensorShape.cpp, `sparse_transpose_`).
     """
     tensor = args[0]
-    if rule.name not in ("aten.t", "aten.transpose") or tensor.layout is not torch.sparse_coo:
+    if tensor.layout is not torch.sparse_coo:
         return None
     first, second = (d % tensor.dim() for d in (args[1:3] or (0, 1)))
     dimensions, count = tensor._indices().shape
