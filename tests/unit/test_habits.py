@@ -66,6 +66,21 @@ def test_pinning_what_was_built_on_the_card_is_an_error_that_says_where_to_make_
         estimated(build, lambda: None, lambda m, _: m.kept.pin_memory())
 
 
+def test_a_data_set_that_build_makes_on_the_host_stays_there_and_loaders_pin_its_batches() -> None:
+    def build() -> tuple[nn.Module, list[torch.Tensor]]:
+        return nn.Linear(1024, 2), [torch.zeros(1024, device="cpu") for _ in range(4096)]  # 16 MiB
+
+    def step(model: nn.Module, data: list[torch.Tensor], _: None) -> None:
+        for x in torch.utils.data.DataLoader(data, batch_size=64, pin_memory=True):
+            model(x.cuda(non_blocking=True)).sum().backward()
+
+    workload = Workload(build=build, batch=lambda: None, step=step)
+    found = memgauge.estimate(workload, device="nvidia-a100-40gb")
+    assert found.at_peak.categories["activation"] < MIB
+    assert found.peak.allocated_bytes is not None and found.peak.allocated_bytes < 24 * MIB
+    assert found.peak.pinned_bytes
+
+
 class _Raises(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,8 @@ def patch_tensor(patches: Patches, placement: Placement) -> None:
         if on_device(self):
             raise RuntimeError(
                 f"cannot pin '{self.type()}' {CANNOT_PIN}; build() and batch() run with the card as torch's default "
-                "device: make there with device='cpu' what is to be the host's"
+                "device, and what batch() returns is moved there: make a data set in build() with device='cpu', and "
+                "return it beside the model"
             )
         # What a loader's own thread pins ahead of the step depends on time: it is left out.
         if threading.get_ident() != thread or self.layout is not torch.strided or placement.is_pinned(self):
