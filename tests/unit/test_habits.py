@@ -137,9 +137,18 @@ def test_a_run_that_holds_more_after_each_step_is_warned_of() -> None:
         y.sum().backward()
         kept[:] = [y.detach()]
 
+    def accumulate(model: nn.Module, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            model.zero_grad()
+
     (text,) = warned(keep_all)
     assert "by 256.0 KiB" in text
     assert warned(keep_last) == []
+    calls: list[int] = []
+    found = estimated(network, lambda: torch.zeros(64, 1024), accumulate)
+    assert not any("grows" in text for text in found.assumptions)
 
 
 def test_products_with_sparse_matrices_copy_no_dense_one_and_modules_may_hold_them() -> None:

@@ -34,6 +34,8 @@ from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
 
 _SEED = 0
+# What comes and goes with some steps only (gradients that are accumulated), and is as large as the parameters.
+_BOUNDED = {Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE}
 _LONG_RUN = 10_000  # steps in which what a run holds shall not double
 _BUILT_THERE = (
     "build() ran with the card as torch's default device, so that what it made counts there even before .cuda() "
@@ -161,7 +163,7 @@ class _Tracer:
         self._lent: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
-        self._held_bytes: list[int] = []  # at the end of each step
+        self._held_bytes: list[int] = []  # at the end of each step, without what is bounded
         self._held_before: tuple[int, int, Counter[tuple[int, Category, str]]] | None = None
         self._repeat: range | None = None
 
@@ -208,7 +210,8 @@ class _Tracer:
             (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
         )
         held = self._pinned_bytes(), self.ledger.captures, Counter(live)
-        self._held_bytes.append(sum(self.ledger.live.values()))
+        categories = self.ledger.categories
+        self._held_bytes.append(sum(n for s, n in self.ledger.live.items() if categories[s] not in _BOUNDED))
         if number >= 2 and held == self._held_before and number < self.steps:
             self._repeat = range(begin, self._step_begin)
             self._steps_left = range(number + 1, self.steps + 1)
@@ -249,7 +252,7 @@ class _Tracer:
             self.values.assume(_BUILT_THERE)
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes)
-        warnings = [w for w in (warning, _growth(self._held_bytes)) if w]
+        warnings = [w for w in (warning, _growth(self._held_bytes, sum(ledger.live.values()))) if w]
         return Trace(
             events=events,
             categories=categories,
@@ -266,15 +269,19 @@ class _Tracer:
         )
 
 
-def _growth(held_bytes: Sequence[int]) -> str | None:
+def _growth(held_bytes: Sequence[int], all_bytes: int) -> str | None:
     """Return the warning for a run that holds more after its last step than after the one before.
 
     The first step is passed by, which makes what the others keep; so is what would not add up in a long run.
+
+    Args:
+        held_bytes: At the end of each step, without what is bounded.
+        all_bytes: At the end of the run, of everything.
     """
     if len(held_bytes) < 3:
         return None
     grown = held_bytes[-1] - held_bytes[-2]
-    if grown * _LONG_RUN <= held_bytes[-1]:
+    if grown * _LONG_RUN <= all_bytes:
         return None
     return (
         f"{STEPS_GROW}, by {format_bytes(grown)} at the last: a longer run takes more than said here "
