@@ -292,8 +292,9 @@ def cost(f, n=3000, pause=0.0):
 def phase():
     with memgauge.phase("step", 1): pass
 memgauge.mark("begin")
-print("mark  ", cost(lambda: memgauge.mark("step", 1), pause=1e-4))
-print("phase ", cost(phase, pause=1e-4), "(two boundaries, each with the exact peak)")
+for pause, title in ((0.0, "one after another"), (1e-4, "after 0.1 ms of sleep")):
+    print(f"mark,  {title:21}", cost(lambda: memgauge.mark("step", 1), pause=pause))
+    print(f"phase, {title:21}", cost(phase, pause=pause), "(two boundaries, each with the exact peak)")
 """
 
 
