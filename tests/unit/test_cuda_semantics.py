@@ -158,6 +158,7 @@ def test_an_odd_head_size_is_padded_for_flash() -> None:
         (torch.float64, (8, 0), "_safe_softmax"),
         (torch.float16, (9, 0), "_scaled_dot_product_cudnn_attention"),
         (torch.float32, (9, 0), "_scaled_dot_product_efficient_attention"),
+        (torch.float32, (3, 7), "_safe_softmax"),
     ],
 )
 def test_the_card_decides_which_attention_runs(dtype: Any, capability: tuple[int, int], kernel: str) -> None:

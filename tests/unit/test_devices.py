@@ -36,7 +36,29 @@ def write(folder: Path, text: str) -> str:
         ("T4", "nvidia-t4"),
         ("rtx3090", "nvidia-rtx-3090"),
         ("NVIDIA GeForce RTX 2080 Ti", "nvidia-rtx-2080-ti"),
-        ("RTX 3060 12GB", "nvidia-rtx-3060"),
+        ("RTX 3060 12GB", "nvidia-rtx-3060-12gb"),
+        ("RTX 3060 8GB", "nvidia-rtx-3060-8gb"),
+        ("RTX 3080 10GB", "nvidia-rtx-3080-10gb"),
+        ("NVIDIA GeForce RTX 2080 SUPER", "nvidia-rtx-2080-super"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "nvidia-rtx-4070-super"),
+        ("NVIDIA GeForce RTX 4090 D", "nvidia-rtx-4090-d"),
+        ("NVIDIA GeForce RTX 4090", "nvidia-rtx-4090"),
+        ("NVIDIA GeForce RTX 5090 D", "nvidia-rtx-5090-d"),
+        ("NVIDIA GeForce GTX 1080", "nvidia-gtx-1080"),
+        ("NVIDIA TITAN Xp", "nvidia-titan-xp"),
+        ("Quadro RTX 5000", "nvidia-quadro-rtx-5000"),
+        ("NVIDIA A10G", "nvidia-a10g"),
+        ("NVIDIA L40", "nvidia-l40"),
+        ("NVIDIA A800-SXM4-80GB", "nvidia-a800-80gb"),
+        ("NVIDIA A800 80GB PCIe", "nvidia-a800-80gb"),
+        ("NVIDIA A800 40GB Active", "nvidia-a800-40gb"),
+        ("NVIDIA H800", "nvidia-h800"),
+        ("NVIDIA H200", "nvidia-h200"),
+        ("NVIDIA H200 NVL", "nvidia-h200-nvl"),
+        ("NVIDIA GB200", "nvidia-gb200"),
+        ("Tesla P100-PCIE-12GB", "nvidia-p100-12gb"),
+        ("Tesla P100-SXM2-16GB", "nvidia-p100-16gb"),
+        ("Tesla K80", "nvidia-k80"),
         ("NVIDIA A100-SXM4-40GB", "nvidia-a100-40gb"),
         ("Tesla V100-SXM2-32GB", "nvidia-v100-32gb"),
         ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"),
@@ -58,7 +80,6 @@ def write(folder: Path, text: str) -> str:
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "nvidia-rtx-pro-6000"),
         ("NVIDIA TITAN RTX", "nvidia-titan-rtx"),
         ("TITAN V", "nvidia-titan-v"),
-        ("RTX 3080", "nvidia-rtx-3080"),
         ("NVIDIA GeForce RTX 4070", "nvidia-rtx-4070"),
         ("NVIDIA GeForce RTX 4070 Ti", "nvidia-rtx-4070-ti"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "nvidia-rtx-4070-ti-super"),
@@ -73,8 +94,8 @@ def test_a_card_goes_by_what_people_and_its_driver_call_it(said: str, name: str)
 
 @pytest.mark.parametrize(
     "said",
-    ["RTX 4090 Laptop GPU", "RTX 3060 8GB", "RTX 3080 12GB", "RTX 2080 SUPER", "RTX 6000", "NVIDIA A10G", "L40", "TITAN",
-     "NVIDIA H20-3e", "gpu", "", " "],
+    ["RTX 4090 Laptop GPU", "RTX 2080 Super with Max-Q Design", "RTX 5090 D v2", "RTX 3080 20GB", "RTX 5000", "RTX 6000",
+     "NVIDIA H800 PCIe", "TITAN", "NVIDIA H20-3e", "gpu", "", " "],
 )  # fmt: skip
 def test_what_could_be_another_card_is_refused(said: str) -> None:
     with pytest.raises(UsageError, match="unknown device"):
@@ -89,6 +110,10 @@ def test_what_could_be_another_card_is_refused(said: str) -> None:
         ("NVIDIA GeForce RTX 4060 Ti", ["nvidia-rtx-4060-ti-8gb", "nvidia-rtx-4060-ti-16gb"]),
         ("RTX 5060 Ti", ["nvidia-rtx-5060-ti-8gb", "nvidia-rtx-5060-ti-16gb"]),
         ("Tesla M40", ["nvidia-m40-12gb", "nvidia-m40-24gb"]),
+        ("NVIDIA GeForce RTX 3060", ["nvidia-rtx-3060-8gb", "nvidia-rtx-3060-12gb"]),
+        ("nvidia-rtx-3080", ["nvidia-rtx-3080-10gb", "nvidia-rtx-3080-12gb"]),
+        ("A800", ["nvidia-a800-40gb", "nvidia-a800-80gb"]),
+        ("Tesla P100", ["nvidia-p100-12gb", "nvidia-p100-16gb"]),
     ],
 )
 def test_a_name_of_several_cards_is_refused_with_all_of_them(said: str, names: list[str]) -> None:
@@ -111,8 +136,8 @@ def test_every_card_goes_by_its_title_and_by_its_name_without_the_maker() -> Non
 
 # NVIDIA, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 THREADS = {
-    (5, 2): 2048, (6, 0): 2048, (6, 1): 2048, (7, 0): 2048, (7, 5): 1024, (8, 0): 2048, (8, 6): 1536, (8, 9): 1536,
-    (9, 0): 2048, (10, 0): 2048, (10, 3): 2048, (12, 0): 1536,
+    (3, 7): 2048, (5, 2): 2048, (6, 0): 2048, (6, 1): 2048, (7, 0): 2048, (7, 5): 1024, (8, 0): 2048, (8, 6): 1536,
+    (8, 9): 1536, (9, 0): 2048, (10, 0): 2048, (10, 3): 2048, (12, 0): 1536,
 }  # fmt: skip
 
 
@@ -135,7 +160,7 @@ def test_figures_of_all_cards_fit_each_other() -> None:
     assert len(set(cards)) == len(cards)
 
 
-def test_tensor_cores_of_geforce_sum_in_float32_at_half_the_rate_of_others() -> None:
+def test_tensor_cores_of_geforce_a10g_and_l40_sum_in_float32_at_half_the_rate_of_others() -> None:
     for device in devices.gpus():
         capability = device.compute_capability
         if capability is None or capability < (7, 5):
@@ -143,7 +168,7 @@ def test_tensor_cores_of_geforce_sum_in_float32_at_half_the_rate_of_others() -> 
         rates = device.rates or devices.rates_of_architecture(capability)
         assert rates is not None
         full = 8 if capability in ((7, 5), (9, 0)) else 4
-        if "GeForce" in device.title:
+        if "GeForce" in device.title or device.name in ("nvidia-a10g", "nvidia-l40"):
             assert rates.half == pytest.approx(full / 2 * rates.float32, rel=0.02), device.name
         elif device.name == "nvidia-h20":
             # its tensor cores are slowed down
@@ -165,12 +190,12 @@ def test_every_figure_has_a_source_and_a_known_grade() -> None:
 def test_names_that_others_rely_on_are_there() -> None:
     wanted = (
         "nvidia-gtx-titan-x nvidia-p100-16gb nvidia-t4 nvidia-v100-16gb nvidia-v100-32gb nvidia-rtx-2080-ti "
-        "nvidia-rtx-3060 nvidia-rtx-3090 nvidia-rtx-4060 nvidia-rtx-4090 nvidia-rtx-5090 nvidia-a10 nvidia-a6000 "
+        "nvidia-rtx-3060-12gb nvidia-rtx-3090 nvidia-rtx-4060 nvidia-rtx-4090 nvidia-rtx-5090 nvidia-a10 nvidia-a6000 "
         "nvidia-a100-40gb nvidia-a100-80gb nvidia-l4 nvidia-l40s nvidia-h100-80gb nvidia-h200 nvidia-b200 "
         "amd-mi250 amd-mi300x "
         "nvidia-gtx-1080-ti nvidia-p40 nvidia-m40-12gb nvidia-m40-24gb nvidia-titan-v nvidia-titan-rtx nvidia-rtx-2060 "
         "nvidia-rtx-2070 nvidia-rtx-2080 nvidia-quadro-rtx-6000 nvidia-rtx-8000 nvidia-rtx-3060-ti nvidia-rtx-3070 "
-        "nvidia-rtx-3080 nvidia-rtx-3080-ti nvidia-rtx-3090-ti nvidia-rtx-4060-ti-8gb nvidia-rtx-4060-ti-16gb "
+        "nvidia-rtx-3080-10gb nvidia-rtx-3080-ti nvidia-rtx-3090-ti nvidia-rtx-4060-ti-8gb nvidia-rtx-4060-ti-16gb "
         "nvidia-rtx-4070 nvidia-rtx-4070-ti nvidia-rtx-4070-ti-super nvidia-rtx-4080 nvidia-rtx-4080-super "
         "nvidia-rtx-5060-ti-8gb nvidia-rtx-5060-ti-16gb nvidia-rtx-5070 nvidia-rtx-5070-ti nvidia-rtx-5080 "
         "nvidia-a4000 nvidia-a5000 nvidia-rtx-5000-ada nvidia-rtx-6000-ada nvidia-rtx-pro-6000 nvidia-a30 nvidia-a40 "
@@ -237,7 +262,7 @@ def test_an_observed_context_comes_before_a_derived_one() -> None:
 
 
 def test_a_derived_context_grows_with_the_threads_of_the_card() -> None:
-    small, large = devices.find("nvidia-rtx-3060"), devices.find("nvidia-h100-80gb")
+    small, large = devices.find("nvidia-rtx-3060-12gb"), devices.find("nvidia-h100-80gb")
     assert local_memory_bytes(small) == 28 * 1536 * KIB
     difference = context(large, Stack())[0].expected - context(small, Stack())[0].expected
     assert difference == local_memory_bytes(large) - local_memory_bytes(small)
@@ -302,6 +327,12 @@ def test_kernels_are_loaded_lazily_since_torch_1_13_with_cuda_11_7(
         ("nvidia-h100-80gb", {"torch": (2, 0), "cuda": (11, 7)}, "CUDA 11.7 .*--cuda 11.8 or newer"),
         ("nvidia-v100-32gb", {"cuda": (13, 0)}, "CUDA 13.0 .*V100.*7.0.*--cuda 12.6"),
         ("nvidia-a100-40gb", {"torch": (1, 8), "cuda": (10, 2)}, "CUDA 10.2 .*--cuda 11.0 or newer"),
+        (
+            "nvidia-k80",
+            {"torch": (2, 8)},
+            "torch 2.8 .*K80.*3.7.*end with CUDA 11.8; write --torch 2.7 or older",
+        ),
+        ("nvidia-k80", {"torch": (2, 7), "cuda": (12, 6)}, "CUDA 12.6 .*K80.*3.7.*write --cuda 11.8"),
     ],
 )
 def test_a_cuda_without_kernels_for_the_card_is_refused(
@@ -315,6 +346,8 @@ def test_a_cuda_without_kernels_for_the_card_is_refused(
 def test_every_card_has_a_usual_cuda_with_kernels_for_it() -> None:
     for torch in ((2, 7), (2, 8), (2, 11), (2, 13)):
         for device in devices.gpus():
+            if device.name == "nvidia-k80" and torch > (2, 7):
+                continue
             usual = Stack(torch=torch).on_card(device.title, device.compute_capability)
             assert usual.on_card(device.title, device.compute_capability) == usual
 
@@ -327,6 +360,7 @@ def test_every_card_has_a_usual_cuda_with_kernels_for_it() -> None:
     assert usual_of("nvidia-v100-16gb", 2, 13) == (12, 6)
     assert usual_of("nvidia-rtx-5090", 2, 7) == (12, 8)
     assert usual_of("nvidia-p100-16gb", 1, 4) == (10, 1)
+    assert usual_of("nvidia-k80", 2, 7) == (11, 8) and usual_of("nvidia-k80", 1, 12) == (11, 3)
 
 
 def test_contexts_that_somebody_saw_are_not_refused() -> None:
@@ -344,6 +378,7 @@ def test_contexts_that_somebody_saw_are_not_refused() -> None:
         ((2, 6), (10, 2), "torch 2.6 .*CUDA 10.2; write --cuda 12.4 or newer"),
         ((2, 6), (12, 8), "torch 2.6 .*CUDA 12.8; write --cuda 12.4, or --torch 2.7 or newer"),
         ((1, 9), (13, 0), "torch 1.9 .*CUDA 13.0; write --cuda 11.1"),
+        ((2, 8), (11, 8), "torch 2.8 .*CUDA 11.8; write --cuda 12.8, or --torch 2.7 or older"),
     ],
 )
 def test_a_torch_and_a_cuda_that_never_met_are_refused(

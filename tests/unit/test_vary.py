@@ -63,9 +63,11 @@ def test_scratch_may_lie_a_little_off_the_line_and_tensors_may_not() -> None:
 def test_the_catalogue_is_one_row_for_each_card_smallest_first() -> None:
     said: list[str] = []
     result = over_catalogue("zoo:mlp", tell=said.append, **MLP)  # type: ignore[arg-type]
-    assert [line.split()[3].rstrip(",") for line in said] == [row.device for row in result.rows]
+    heard = [line.split()[3].rstrip(",") for line in said]
+    # no torch of today has kernels for the K80
+    assert [card for card in heard if card != "nvidia-k80"] == [row.device for row in result.rows]
     assert result.rows[0].device == "nvidia-rtx-2060"
-    assert len(result.rows) == len(devices.gpus())
+    assert len(result.rows) == len(devices.gpus()) - 1 and len(result.left_out) == 1
     assert {row.fits.verdict for row in result.rows} == {"yes"}
 
 
@@ -86,7 +88,7 @@ def test_a_row_of_the_catalogue_is_what_an_estimate_for_that_card_says(tmp_path:
         (f"{tmp_path}/by_memory.py:by_memory", TargetOptions()),
     ):
         rows = {row.device: row for row in over_catalogue(target, options=options, sets={}).rows}
-        for card in ("nvidia-rtx-3060", "nvidia-a6000", "nvidia-rtx-3090"):
+        for card in ("nvidia-rtx-3060-12gb", "nvidia-a6000", "nvidia-rtx-3090"):
             alone = memgauge.estimate(target, device=card, options=options)
             assert rows[card].device_bytes == alone.peak.device_bytes, (target, card)
 

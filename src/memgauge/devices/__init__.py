@@ -147,7 +147,8 @@ def find(name: str) -> Device:
     if name in catalogue():
         return catalogue()[name]
     said = _plain(name)
-    found = [d for d in gpus() if said in _names(d)]
+    # a card's own name comes before the model of others: NVIDIA H200 is no H200 NVL
+    found = [d for d in gpus() if said == _plain(d.name)] or [d for d in gpus() if said in _names(d)]
     if len(found) > 1:
         raise UsageError(f"device {name!r} could be {' or '.join(d.name for d in found)}; write one of them")
     if not found:

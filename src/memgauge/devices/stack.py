@@ -18,6 +18,11 @@ _LEAST_CUDA = {7: (9, 0), 8: (11, 0), 9: (11, 8), 10: (12, 8), 12: (12, 8)}
 # CUDA 13 has none below 7.5 (its release notes, "Deprecated Architectures"; pytorch issue 190385); torch's
 # builds for those cards have 12.6 (RELEASE.md, CUDA support matrix).
 _LEAST_FOR_CUDA_13, _CUDA_BEFORE_13 = (7, 5), (12, 6)
+# CUDA 12 has none below 5.0 (pytorch PR 101187: Kepler). torch's builds with CUDA 11.8 have some for 3.7 up to the last
+# of them, 2.7 (its warnings name sm_37: 2.7.1+cu118); 2.8 has none with CUDA 11 (pytorch issue 147383).
+_LEAST_FOR_CUDA_12, _CUDA_BEFORE_12 = (5, 0), (11, 8)
+_LAST_WITH_CUDA_11 = (2, 7)
+_ANY_CUDA = (99, 9)
 # No torch before 2.7 was released with CUDA 12.8 or newer, none before 2.0 with 11.8 or newer, none from 2.0 on with less than 11 (RELEASE.md,
 # release compatibility matrix: 2.0 has 11.7 and 11.8, 2.6 ends with 12.6, 2.7 begins 12.8).
 _FIRST_WITHOUT_CUDA_10 = (2, 0)
@@ -98,9 +103,14 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
             return self
         card = f"{title} (compute capability {_written(capability)})"
         least = _LEAST_CUDA.get(capability[0], (0, 0))
-        is_old = capability < _LEAST_FOR_CUDA_13
+        most = _newest_cuda(capability)
         if self.cuda is None:
-            cuda = max(min(self.cuda_version, _CUDA_BEFORE_13) if is_old else self.cuda_version, least)
+            cuda = max(min(self.cuda_version, most), least)
+            if cuda < (12, 0) and self.torch > _LAST_WITH_CUDA_11:
+                raise UsageError(
+                    f"torch {_written(self.torch)} has no kernels for {card}: these end with CUDA {_written(most)}; "
+                    f"write --torch {_written(_LAST_WITH_CUDA_11)} or older"
+                )
             if self.torch < _first_torch(cuda):
                 raise UsageError(
                     f"torch {_written(self.torch)} has no kernels for {card}: these need CUDA {_written(least)}; "
@@ -109,8 +119,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, cuda=cuda)
         if self.cuda < least:
             wanted = f"--cuda {_written(least)} or newer"
-        elif is_old and self.cuda >= (13, 0):
-            wanted = f"--cuda {_written(_CUDA_BEFORE_13)}"
+        elif self.cuda[0] > most[0]:
+            wanted = f"--cuda {_written(most)}"
         else:
             return self
         raise UsageError(f"CUDA {_written(self.cuda)} has no kernels for {card}; write {wanted}")
@@ -132,6 +142,13 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         Source: pytorch PR 86509 (1.13: CUDA_MODULE_LOADING=LAZY is set, where CUDA is 11.7 or newer).
         """
         return self.torch >= (1, 13) and self.cuda_version >= (11, 7)
+
+
+def _newest_cuda(capability: tuple[int, int]) -> tuple[int, int]:
+    """Return the newest CUDA with kernels for a compute capability, of those that torch's builds have."""
+    if capability < _LEAST_FOR_CUDA_12:
+        return _CUDA_BEFORE_12
+    return _CUDA_BEFORE_13 if capability < _LEAST_FOR_CUDA_13 else _ANY_CUDA
 
 
 def _usual_cuda(torch: tuple[int, int]) -> tuple[int, int]:
@@ -168,6 +185,8 @@ def check_release(torch: tuple[int, int], cuda: tuple[int, int]) -> None:
         hint = f", or --torch {_written(_first_torch(cuda))} or newer"
     elif cuda < (11, 0) and torch >= _FIRST_WITHOUT_CUDA_10:
         hint = " or newer"
+    elif cuda < (12, 0) and torch > _LAST_WITH_CUDA_11:
+        hint = f", or --torch {_written(_LAST_WITH_CUDA_11)} or older"
     else:
         return
     raise UsageError(

@@ -125,6 +125,7 @@ def _fits_efficient(call: Call) -> bool:
     dtypes = (torch.float16, torch.float32, *((torch.bfloat16,) if capability.now >= (8, 0) else ()))
     return (
         torch._C._get_mem_efficient_sdp_enabled()
+        and capability.now >= (5, 0)
         and call.query.dtype in dtypes
         and _dense(call, grouped=False)
         and call.key.shape[-1] == size > 0
