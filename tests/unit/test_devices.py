@@ -247,6 +247,77 @@ def test_a_device_file_with_missing_or_absurd_figures_is_refused(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CARD + "context = { bytes = 0, grade = 'measured', source = 'x' }", "context.bytes = 0"),
+        (
+            CARD + "context = { bytes = 300, grade = 'measured', source = 'x' }",
+            "write bytes, or leave context out",
+        ),
+        (CARD.replace("[8, 6]", "8.6"), "compute_capability = 8.6: write two whole numbers, such as [8, 6]"),
+        (CARD.replace("[8, 6]", "[8]"), "compute_capability = [8]: write two whole numbers, such as [8, 6]"),
+        (CARD.replace("[8, 6]", "[8, 6.5]"), "compute_capability = [8, 6.5]: write two whole numbers"),
+        (
+            CARD.replace("17_179_869_184", "'16 GB'"),
+            "capacity_bytes = '16 GB': write bytes as a whole number",
+        ),
+        (
+            CARD.replace("17_179_869_184", "16e9"),
+            "capacity_bytes = 16000000000.0: write bytes as a whole number",
+        ),
+        (CARD.replace("'my-card'", "5").replace('"my-card"', "5"), "name = 5: write a name in quotes"),
+        (CARD.replace('name = "my-card"', ""), "name is missing; write a name in quotes"),
+        (CARD.replace("= 40", "= true"), "multiprocessors = True: write a whole number"),
+        (CARD + "compute_capabilty = [8, 6]", "no such fact is known (nearest: compute_capability)"),
+        (CARD + "also = 'A30'", "also = 'A30': write names in quotes"),
+        (CARD + "usable = 5", "usable = 5: write a table, { bytes = 300_000_000"),
+        (
+            CARD + "usable = { bytes = 5, grade = 'others' }",
+            "usable.source is missing; write where it is from",
+        ),
+        (CARD + "usable = { bytes = 5, grade = 1, source = 'x' }", "usable.grade = 1: write how it is known"),
+        (CARD + "usable = { byte = 5 }", "usable.byte = 5: no such fact is known (nearest: bytes)"),
+        (
+            CARD + "rates = { half = '70', float32 = 1, memory = 1, source = 'x' }",
+            "rates.half = '70': write TFLOPS",
+        ),
+        (CARD.replace("my-card", "cpu"), "'cpu' is this machine's CPU"),
+        (
+            CARD.replace("my-card", "nvidia-t4"),
+            "compute_capability is [7, 5], not [8, 6]; give another card a name",
+        ),
+        (CARD.replace("my-card", "nvidia-a100-40gb"), "capacity_bytes is 42949672960, not 17179869184"),
+    ],
+)
+def test_a_device_file_says_what_was_written_and_what_to_write(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=r"card\.toml") as caught:
+        devices.find(write(tmp_path, text))
+    assert said in str(caught.value) and "$" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "architecture", ["gfx1", "gfx", "gfx90", "gfx 90a", "gfx90az", "cdna9", "CDNA 3", "rdna30"]
+)
+def test_an_architecture_that_amd_has_not_is_refused(tmp_path: Path, architecture: str) -> None:
+    with pytest.raises(UsageError, match=rf"architecture = '{architecture}': .*such as 'gfx90a'"):
+        devices.find(write(tmp_path, AMD.replace("gfx90a", architecture)))
+
+
+def test_a_card_of_the_catalogue_may_have_figures_of_ones_own(tmp_path: Path) -> None:
+    text = """
+[[device]]
+name = "nvidia-t4"
+capacity_bytes = 17_179_869_184
+compute_capability = [7, 5]
+multiprocessors = 40
+threads_per_multiprocessor = 1024
+usable = { bytes = 16_900_000_000, grade = "others", source = "ECC switched off" }
+"""
+    usable = devices.find(write(tmp_path, text)).usable
+    assert usable is not None and usable.bytes == 16_900_000_000
+
+
 def test_a_missing_device_file_and_an_unknown_card_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere.toml cannot be read"):
         devices.find(str(tmp_path / "nowhere.toml"))
@@ -438,6 +509,18 @@ def test_sizes_of_a_workspace_setting_count_as_often_as_they_say() -> None:
     assert workspace_config_bytes(":4096:2:16:8") == 8_519_680  # torch's own default, spelled out
     assert workspace_config_bytes(":4096:8") == 32 * MIB
     assert workspace_config_bytes(":16:8") == 128 * KIB
+
+
+def test_a_workspace_may_be_larger_than_any_card() -> None:
+    # torch has no limit on a count: it asks for as much, and runs out of memory
+    assert workspace_config_bytes(":4096:999999") == 4096 * 999_999 * KIB
+    assert workspace_config_bytes(":4096:2147483647") == 4096 * 2_147_483_647 * KIB
+
+
+@pytest.mark.parametrize("text", [":4096:2147483648", ":99999999999999999999:1", ":2147483647:2147483647"])
+def test_numbers_that_torch_cannot_read_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=rf"{text}'.*numbers above 2147483647.*such as :4096:8"):
+        Stack(cublas_workspace_config=text)
 
 
 @pytest.mark.parametrize("text", ["4096:8", ":4096", "", ":a:b", ":4096:8,"])

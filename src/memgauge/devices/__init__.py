@@ -2,6 +2,7 @@
 
 catalogue.toml   capacity, usable bytes, architecture            catalogue, find, read_device_file
 contexts.toml    CUDA contexts as somebody saw them              context
+forms            what may be written in a device file
 stack            versions and switches of the software above     Stack
 libraries        workspaces by library, architecture and shape
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from memgauge.devices.forms import misfit
 from memgauge.errors import UsageError, nearest
 from memgauge.units import GIB, MIB
 
@@ -42,6 +44,8 @@ _STANDS_FOR_ITS_ARCHITECTURE = (
     "nvidia-rtx-5090",
 )
 _AMD_ARCHITECTURES = ("cdna", "rdna", "gfx")
+# As the compiler writes it (LLVM, User Guide for AMDGPU Backend, "Processors"), or as AMD calls it.
+_AMD_ARCHITECTURE = re.compile(r"gfx\d{2,3}[0-9a-f]|(cdna|rdna)[1-4]?")
 _RATES = (
     ("tf32", 0, 99_999, "TFLOPS"),
     ("half", 0, 99_999, "TFLOPS"),
@@ -49,6 +53,9 @@ _RATES = (
     ("memory", 0.01, 99, "TB/s"),
 )
 _SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
+_SMALLEST_CONTEXT = MIB  # those that somebody saw have a hundred times that (contexts.toml)
+# What makes a card this one and no other: a file that differs in it needs a name of its own.
+_IDENTITY = ("capacity_bytes", "compute_capability", "multiprocessors", "threads_per_multiprocessor")
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,6 +128,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.usable
         share = int(self.capacity_bytes * USABLE_SHARE)
         return Figure(bytes=share, grade="guessed", source=f"{USABLE_SHARE:.1%} of the vendor's capacity")
+
+
+# Facts of a card that are tables themselves.
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "usable": Figure,
+    "context": Figure,
+    "cublas_workspace": Figure,
+    "rates": PublishedRates,
+}
 
 
 @cache
@@ -203,10 +219,10 @@ def read_device_file(path: Path) -> Device:
     if not isinstance(tables, list) or len(tables) != 1 or not isinstance(tables[0], dict):
         raise UsageError(f"device file {path}: write one [[device]] table; docs/devices.md has an example")
     table = {"kind": "cuda", "title": str(tables[0].get("name", "")), **tables[0]}
-    try:
-        device = msgspec.convert(table, Device)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"device file {path}: {error}; docs/devices.md has an example") from error
+    wrong = misfit(table, Device, _TABLES)
+    if wrong is not None:
+        raise UsageError(f"device file {path}: {wrong}; docs/devices.md has an example")
+    device = msgspec.convert(table, Device)
     _check(device, path)
     return device
 
@@ -228,8 +244,15 @@ def _check(device: Device, path: Path) -> None:
             f"{where}architecture = {device.architecture!r} is AMD's and compute_capability is NVIDIA's; "
             "leave one of them out"
         )
+    architecture = device.architecture.lower()
+    if architecture.startswith(_AMD_ARCHITECTURES) and not _AMD_ARCHITECTURE.fullmatch(architecture):
+        raise UsageError(
+            f"{where}architecture = {device.architecture!r}: AMD has none of that name; "
+            "write it as rocminfo does, such as 'gfx90a', or 'cdna2'"
+        )
     if device.capacity_bytes is None:
         raise UsageError(f"{where}capacity_bytes is missing; write the card's memory in bytes")
+    _check_name(device, where)
     figures = {
         "usable": device.usable,
         "context": device.context,
@@ -248,9 +271,12 @@ def _check(device: Device, path: Path) -> None:
         if figure is None:
             continue
         least, most = (capacity // 2, capacity) if name == "usable" else (0, capacity // 2)
+        if name == "context":
+            least = _SMALLEST_CONTEXT
         if not least <= figure.bytes <= most:
             raise UsageError(
-                f"{where}{name}.bytes = {figure.bytes}: with a capacity of {capacity} it lies between {least} and {most}"
+                f"{where}{name}.bytes = {figure.bytes}: with a capacity of {capacity} it lies between {least} and {most}; "
+                f"write bytes, or leave {name} out"
             )
     if device.rates is not None:
         for name, lowest, highest, unit in _RATES:
@@ -263,3 +289,24 @@ def _check(device: Device, path: Path) -> None:
         count = getattr(device, name)
         if count is not None and not 1 <= count <= 4096:
             raise UsageError(f"{where}{name} = {count}: it lies between 1 and 4096")
+
+
+def _check_name(device: Device, where: str) -> None:
+    """Refuse the name of a card of the catalogue for another card: contexts and tables go by it."""
+    known = catalogue().get(device.name)
+    if known is None or known.name == "cuda":  # as calibrate names what is here
+        return
+    if known.kind != "cuda":
+        raise UsageError(f"{where}name = {device.name!r} is {known.title}; give the card a name of its own")
+    for fact in _IDENTITY:
+        theirs, its = _written(getattr(known, fact)), _written(getattr(device, fact))
+        if theirs != its:
+            raise UsageError(
+                f"{where}name = {device.name!r} is the catalogue's {known.title}, whose {fact} is {theirs}, not "
+                f"{its}; give another card a name of its own, or write --device {known.name} for that one"
+            )
+
+
+def _written(fact: object) -> str:
+    """Return a fact as a device file has it."""
+    return "left out" if fact is None else str(list(fact) if isinstance(fact, tuple) else fact)

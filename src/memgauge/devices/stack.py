@@ -11,6 +11,7 @@ from memgauge.units import KIB
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?(?:[a-z+.-].*)?")
 _WORKSPACES = re.compile(r":([0-9]+):([0-9]+)")
+_LARGEST_INT, _LARGEST_SIZE = 2**31 - 1, 2**64 - 1
 # Least CUDA with kernels for a major compute capability: NVIDIA, CUDA Toolkit release notes of these
 # versions. Kernels of x.0 run on x.1 to x.9 as well (Blackwell Compatibility Guide, 1.2; pytorch PR 45130),
 # so that an RTX 3090 (8.6) works with CUDA 11.0, which knows 8.0 only (contexts.toml).
@@ -214,16 +215,25 @@ def parse_version(text: str, what: str) -> tuple[int, int]:
 def workspace_config_bytes(text: str) -> int:
     """Return the bytes that torch takes for a value of CUBLAS_WORKSPACE_CONFIG (`:4096:2:16:8`).
 
-    Each size counts as often as it says, since PR 89027 (torch 2.0).
+    Each size counts as often as it says, since PR 89027 (torch 2.0), however much that is: torch has no limit, and
+    runs out of memory at the first product.
 
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp `parseChosenWorkspaceSize`.
 
     Raises:
-        UsageError: There is no such pair; torch would warn and take its default.
+        UsageError: There is no such pair: torch would warn and take its default. Or a number is above an int's, at
+            which torch raises (`std::stoi`; newer ones read 64 bits), or the sum does not fit its `size_t`.
     """
     pairs = _WORKSPACES.findall(text)
     if not pairs or _WORKSPACES.sub("", text):
         raise UsageError(
             f"CUBLAS_WORKSPACE_CONFIG {text!r}: write :SIZE:COUNT pairs, SIZE in KiB, such as :4096:8"
         )
-    return sum(int(size) * int(count) for size, count in pairs) * KIB
+    largest = max(int(number) for pair in pairs for number in pair)
+    total = sum(int(size) * int(count) for size, count in pairs) * KIB
+    if largest > _LARGEST_INT or total > _LARGEST_SIZE:
+        raise UsageError(
+            f"CUBLAS_WORKSPACE_CONFIG {text!r}: torch cannot read numbers above {_LARGEST_INT} or a sum above 64 bits; "
+            "write :SIZE:COUNT pairs, SIZE in KiB, such as :4096:8"
+        )
+    return total
