@@ -60,6 +60,7 @@ class Scratch(NamedTuple):
     mechanism: str  # a key of `devices.mechanisms`: "cublas", "cudnn convolution", ...
     low_bytes: int
     high_bytes: int
+    call: object | None = None  # where the very card decides the size: a `devices.convolutions.Convolution`
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,9 +10,11 @@ import msgspec
 
 from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
+from memgauge.allocators.sized import resized
 from memgauge.arguments import TargetOptions
 from memgauge.device_memory import device_memory
 from memgauge.devices import Device, libraries
+from memgauge.devices.convolutions import Convolution, Convolver
 from memgauge.devices.libraries import cublas_bytes_of
 from memgauge.devices.stack import Stack
 from memgauge.errors import MemgaugeError, TraceError, UsageError
@@ -74,7 +77,8 @@ def over_catalogue(
 ) -> Catalogue:
     """Return what a workload takes on every card of the catalogue, smallest card first.
 
-    Cards that run the same kernels share a trace, unless something in it depends on the very card.
+    Cards that run the same kernels share a trace, in which the workspaces of convolutions are each card's own,
+    unless something else in it depends on the very card.
     Those that the software has no kernels for are left out, and said. `tell` hears which card is next.
     """
     begin = time.perf_counter_ns()
@@ -93,9 +97,8 @@ def over_catalogue(
         key = place.compute_capability, cublas_bytes_of(place, on_card)
         if key not in traces or _depends_on_card(traces[key]):
             traces[key] = traced(workload, place)
-        rows.append(
-            row_of(place, None, device_memory(traces[key], place, on_card, allocator or CudaSettings()))
-        )
+        trace = convolved_on(place, traces[key])
+        rows.append(row_of(place, None, device_memory(trace, place, on_card, allocator or CudaSettings())))
     return Catalogue(
         workload=dict(workload.description),
         rows=tuple(rows),
@@ -106,10 +109,25 @@ def over_catalogue(
 
 
 def _depends_on_card(trace: Trace) -> bool:
-    """Return whether the program asked about the card, or a library divides its work among multiprocessors."""
+    """Return whether the program asked about the card, or cuDNN searches: which plans it tries, the card decides."""
     return any(line.startswith(ASKED_CARD) for line in trace.assumptions) or any(
-        scratch.mechanism in (libraries.CONVOLUTION, libraries.SEARCH) for scratch in trace.scratch.values()
+        scratch.mechanism == libraries.SEARCH for scratch in trace.scratch.values()
     )
+
+
+def convolved_on(place: Device, trace: Trace) -> Trace:
+    """Return the trace with the workspaces of its convolutions as a card has them that runs the same kernels."""
+    convolver = Convolver.of(place)
+    sizes: dict[int, int] = {}
+    scratch = dict(trace.scratch)
+    for storage, taken in trace.scratch.items():
+        if isinstance(taken.call, Convolution):
+            size = convolver.workspace(taken.call)
+            sizes[storage] = max(size.expected, 1)
+            scratch[storage] = taken._replace(low_bytes=size.low, high_bytes=size.high)
+    if not sizes:
+        return trace
+    return dataclasses.replace(trace, events=list(resized(trace.events, sizes)), scratch=scratch)
 
 
 def curve(

@@ -179,14 +179,14 @@ def test_copies_for_tensor_cores_are_weighed_against_the_ordinary_units(
 ) -> None:
     one = dataclasses.replace(call(data, result, 32, 56, kernel), direction=direction)
     copied = one.data + one.weight + (0 if direction == "forward" else one.result)
-    assert convolutions.pays(one, 4 * copied) is pays
+    assert convolutions.pays(one, IN_TF32, 4 * copied) is pays
 
 
 def test_in_channels_last_nothing_is_copied_but_partial_sums_are_kept() -> None:
     last = dataclasses.replace(call(64, 128, 32, 56, 3), channels_last=True)
     expected = {
         direction: convolutions.convolution_bytes(
-            dataclasses.replace(last, direction=direction), 108
+            dataclasses.replace(last, direction=direction), IN_TF32, 108
         ).expected
         for direction in ("forward", "data", "filter")
     }
@@ -199,7 +199,10 @@ def test_winograd_needs_neighbouring_points() -> None:
     dilated = dataclasses.replace(plain, dilated=True)
     copied = 4 * (plain.data + plain.weight + plain.result)
     assert convolutions.winograd_bytes(plain) and not convolutions.winograd_bytes(dilated)
-    assert (convolutions.pays(plain, copied), convolutions.pays(dilated, copied)) == (False, True)
+    assert (convolutions.pays(plain, IN_TF32, copied), convolutions.pays(dilated, IN_TF32, copied)) == (
+        False,
+        True,
+    )
     trace = run(lambda: nn.Conv2d(8, 8, 3, dilation=2), 2, 8, 16, 16, device="nvidia-p100-16gb")
     highs = {trace.scratch[trace.events[i].storage].high_bytes for i, _ in of(trace, libraries.CONVOLUTION)}
     assert highs == {8 * 8 * 9 * 4}  # the filter; by Winograd it would be more
@@ -240,12 +243,9 @@ def test_where_tf32_is_no_faster_nothing_is_copied() -> None:
 
 def test_half_types_are_weighed_without_winograd() -> None:
     place = devices.find("nvidia-rtx-3090")
-    wide = dataclasses.replace(
-        call(256, 256, 32, 56, 3),
-        itemsize=2,
-        rates=convolutions.rates(place.rates, is_half=True, allows_tf32=False),
-    )
-    assert convolutions.pays(wide, 2 * (wide.data + wide.weight))
+    wide = dataclasses.replace(call(256, 256, 32, 56, 3), itemsize=2)
+    speed = convolutions.rates(place.rates, is_half=True, allows_tf32=False)
+    assert convolutions.pays(wide, speed, 2 * (wide.data + wide.weight))
 
 
 def test_a_convolution_of_one_point_is_a_product_in_any_layout() -> None:
@@ -526,6 +526,10 @@ def test_a_searched_network_is_told_what_a_plan_by_transforms_would_take() -> No
     assert tiles == 9 * 9 * (3 + 64) + 3 * 64  # tiles overlap by the kernel less one
 
 
+# of an A100
+IN_TF32 = convolutions.rates(devices.rates_of_architecture((8, 0)), is_half=False, allows_tf32=True)
+
+
 def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> convolutions.Convolution:
     return convolutions.Convolution(
         direction="forward",
@@ -537,7 +541,8 @@ def call(data: int, result: int, batch: int, side: int, kernel: int = 1) -> conv
         groups=1,
         channels=(data, result),
         channels_last=False,
-        rates=convolutions.rates(devices.rates_of_architecture((8, 0)), is_half=False, allows_tf32=True),
+        is_half=False,
+        allows_tf32=True,
         strided=False,
         image=(side, side),
         batch=batch,

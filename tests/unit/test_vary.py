@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import memgauge
-from memgauge import devices
+from memgauge import devices, vary
 from memgauge.affine import Affine
 from memgauge.arguments import TargetOptions
+from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError
 from memgauge.records import Category, MemoryEvent, Scratch, Trace
-from memgauge.varied import Varied
-from memgauge.vary import curve, largest, over_catalogue, parse_values
+from memgauge.targets import resolve
+from memgauge.varied import Tracer, Varied, tracer
+from memgauge.vary import convolved_on, curve, largest, over_catalogue, parse_values
 
 MLP = {"options": TargetOptions(), "sets": {}}
 
@@ -91,6 +94,41 @@ def test_a_row_of_the_catalogue_is_what_an_estimate_for_that_card_says(tmp_path:
         for card in ("nvidia-rtx-3060-12gb", "nvidia-a6000", "nvidia-rtx-3090"):
             alone = memgauge.estimate(target, device=card, options=options)
             assert rows[card].device_bytes == alone.peak.device_bytes, (target, card)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_trace_of_another_card_is_that_cards_own_once_its_convolutions_are(precision: str) -> None:
+    tracing = tracer(1, None)[0]
+    workload = resolve("torchvision:resnet18", TargetOptions(batch_size=8, precision=precision), {})
+    cards = ("nvidia-rtx-3090", "nvidia-a6000", "nvidia-rtx-3060-8gb", "nvidia-a10g")
+    own = {card: tracing(workload, devices.find(card)) for card in cards}
+    first = own["nvidia-rtx-3090"]
+    for card in cards:
+        assert convolved_on(devices.find(card), first) == own[card], card
+    assert precision == "float32" or any(trace.events != first.events for trace in own.values())
+
+
+@pytest.mark.parametrize(("searches", "most"), [(False, 20), (True, 200)])
+def test_cards_that_run_the_same_kernels_share_a_trace_unless_cudnn_searches(
+    monkeypatch: pytest.MonkeyPatch, searches: bool, most: int
+) -> None:
+    said: list[str] = []
+
+    def counting(steps: int, stack: Stack | None) -> Tracer:
+        tracing, software = tracer(steps, stack)
+
+        def counted(workload: Any, place: devices.Device) -> Trace:
+            said.append(place.name)
+            return tracing(workload, place)
+
+        return counted, software
+
+    monkeypatch.setattr(vary, "tracer", counting)
+    stack = Stack(cudnn_benchmark=True) if searches else None
+    options = TargetOptions(batch_size=4)
+    rows = over_catalogue("zoo:torres-cnn", options=options, sets={}, steps=1, stack=stack).rows
+    assert (len(said) == len(rows)) is searches and len(said) <= most
+    assert len(set(said)) == len(said)
 
 
 def test_a_curve_grows_with_the_batch() -> None:

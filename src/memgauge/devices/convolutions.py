@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memgauge.devices import PublishedRates
+from memgauge.devices import Device, PublishedRates, rates_of_architecture
 from memgauge.records import Range
 
 _FLOAT_BYTES = 4
@@ -62,7 +62,8 @@ class Convolution:
     groups: int
     channels: tuple[int, int]  # of data and of result
     channels_last: bool
-    rates: Rates
+    is_half: bool
+    allows_tf32: bool  # for float32
     strided: bool
     image: tuple[int, ...]  # height, width of data
     batch: int
@@ -74,7 +75,30 @@ class Convolution:
         return self.kernel == (3, 3) and not self.strided and not self.dilated and self.groups == 1
 
 
-def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
+@dataclass(frozen=True, slots=True)
+class Convolver:
+    """What a card has to convolve with."""
+
+    published: PublishedRates | None  # None: no tensor cores
+    multiprocessors: int
+    is_nvidia: bool = True  # of MIOpen's plans nothing is expected
+
+    @classmethod
+    def of(cls, place: Device) -> Convolver:
+        """Return that of a card of the catalogue."""
+        capability = place.compute_capability
+        published = place.rates or (None if capability is None else rates_of_architecture(capability))
+        return cls(published, place.multiprocessors or 0, place.is_nvidia)
+
+    def workspace(self, call: Convolution) -> Range:
+        """Return what one call takes on this card."""
+        speed = NO_FASTER
+        if self.is_nvidia:
+            speed = rates(self.published, is_half=call.is_half, allows_tf32=call.allows_tf32)
+        return convolution_bytes(call, speed, self.multiprocessors)
+
+
+def convolution_bytes(call: Convolution, speed: Rates, multiprocessors: int) -> Range:
     """Return the workspace of the plan that cuDNN runs.
 
     Kernels for tensor cores read channels last. Tensors that are not so are copied into the workspace
@@ -97,10 +121,11 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
 
     Args:
         call: The convolution.
+        speed: The card's, for the call's type.
         multiprocessors: Of the card.
     """
     high = max(call.weight * call.itemsize, winograd_bytes(call))
-    if not call.rates.tensor:
+    if not speed.tensor:
         return Range(low=0, expected=0, high=high)
     copies = 0 if call.channels_last else (call.data + call.weight + call.result) * call.itemsize
     expected = 0
@@ -109,14 +134,14 @@ def convolution_bytes(call: Convolution, multiprocessors: int) -> Range:
         copied = copies
         if call.direction == "forward" and not call.channels_last:
             copied = 0 if call.groups > 1 else (call.data + call.weight) * call.itemsize
-        if pays(call, copied):
+        if pays(call, speed, copied):
             expected = copied
             if call.direction == "filter" and call.groups == 1:
                 expected += split_bytes(call, multiprocessors)
     return Range(low=0, expected=expected, high=max(expected, copies, high))
 
 
-def pays(call: Convolution, copied: int) -> bool:
+def pays(call: Convolution, speed: Rates, copied: int) -> bool:
     """Return whether tensor cores are the faster although so many bytes are copied for them.
 
     Either plan takes the longer of computing and of moving each tensor once (NVIDIA, Matrix Multiplication
@@ -130,7 +155,7 @@ def pays(call: Convolution, copied: int) -> bool:
     Convolutions by groups are left out of that: there it pays wherever tensor cores are the faster.
     """
     if call.groups > 1:
-        return call.rates.tensor > call.rates.plain
+        return speed.tensor > speed.plain
     data_channels, result_channels = call.channels
     depth = data_channels * math.prod(call.kernel)
     flops = 2 * call.result * depth
@@ -139,12 +164,12 @@ def pays(call: Convolution, copied: int) -> bool:
         "data": _in_tiles(data_channels),
         "filter": _in_tiles(result_channels) * _in_tiles(depth),
     }[call.direction]
-    moving = (call.data + call.weight + call.result) * call.itemsize / call.rates.memory
-    copying = 2 * copied / call.rates.memory
+    moving = (call.data + call.weight + call.result) * call.itemsize / speed.memory
+    copying = 2 * copied / speed.memory
     is_fused = call.is_winograds and call.direction != "filter" and call.itemsize == _FLOAT_BYTES
     fewer = _WINOGRAD_SAVING if is_fused else 1
-    with_copies = max(flops * whole / call.rates.tensor, moving) + copying
-    return with_copies < max(flops / fewer / call.rates.plain, moving)
+    with_copies = max(flops * whole / speed.tensor, moving) + copying
+    return with_copies < max(flops / fewer / speed.plain, moving)
 
 
 def _in_tiles(size: int) -> float:

@@ -242,9 +242,20 @@ def _call(
         groups=groups,
         channels=(data.shape[1], result.shape[1]),
         channels_last=layout_of(input, weight) is not torch.contiguous_format,
-        rates=mode.libraries.rates(input.dtype),
+        is_half=input.dtype in _HALF,
+        allows_tf32=input.dtype is torch.float32 and _convolves_in_tf32(),
         strided=any(s != 1 for s in stride),
         image=tuple(data.shape[2:]),
         batch=data.shape[0],
         dilated=any(d != 1 for d in dilation),
     )
+
+
+def _convolves_in_tf32() -> bool:
+    """Return whether convolutions of float32 may use TF32, asked as torch 2.9 and newer want it where they do.
+
+    `allow_tf32` raises there once convolutions and recurrent layers differ (torch/backends/cudnn).
+    """
+    flags = torch.backends.cudnn
+    newer = getattr(flags, "conv", None)
+    return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memgauge.devices import convolutions, libraries, rates_of_architecture
-from memgauge.devices.convolutions import Convolution, Rates
+from memgauge.devices.convolutions import Convolution, Convolver
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
 
@@ -62,6 +62,8 @@ class Libraries:
     def __init__(self, mode: CudaPhantomMode, card: Card) -> None:
         self._mode = mode
         self.card = card
+        published = card.rates or rates_of_architecture(card.capability)
+        self._convolver = Convolver(published, card.multiprocessors, card.is_nvidia)
         # Owners: a thread, the engine's or not, and a stream.
         self._has_workspace: set[tuple[bool, int]] = set()
         self._has_light_workspace: set[tuple[bool, int]] = set()
@@ -152,16 +154,16 @@ class Libraries:
     def _exactly(self, mechanism: str, size: int) -> int:
         return self._mode.take(size, Scratch(mechanism, size, size))
 
-    def pass_by(self, mechanism: str, size: Range) -> None:
+    def pass_by(self, mechanism: str, size: Range, call: Convolution | None = None) -> None:
         """Note what is taken and given back at once."""
         if size.high > 0:
-            self._mode.give_back(self._taken(mechanism, size))
+            self._mode.give_back(self._taken(mechanism, size, call))
 
     def _passes_by(self, mechanism: str, size: int) -> None:
         self.pass_by(mechanism, Range(low=size, expected=size, high=size))
 
-    def _taken(self, mechanism: str, size: Range) -> int:
-        return self._mode.take(size.expected, Scratch(mechanism, size.low, size.high))
+    def _taken(self, mechanism: str, size: Range, call: Convolution | None = None) -> int:
+        return self._mode.take(size.expected, Scratch(mechanism, size.low, size.high, call))
 
     # -- convolution ---------------------------------------------------------------------------------
 
@@ -171,13 +173,13 @@ class Libraries:
         Kinds differ by padding and dilation as well (cudnn/ConvShared.h `ConvolutionParams`).
         """
         kind = call, f"{tuple(padding)} {tuple(dilation)}"
-        size = convolutions.convolution_bytes(call, self.card.multiprocessors)
+        size = self._convolver.workspace(call)
         if torch.backends.cudnn.benchmark and kind not in self._searched:
             self._searched.add(kind)
             self.pass_by(libraries.SEARCH, size)
             self._mode.release_cache()
             self._warn_of_transforms(call)
-        self.pass_by(libraries.CONVOLUTION, size)
+        self.pass_by(libraries.CONVOLUTION, size, call)
 
     def _warn_of_transforms(self, call: Convolution) -> None:
         """Keep a line on the largest plan by Fourier transforms that the search may try."""
@@ -187,28 +189,10 @@ class Libraries:
             self._mode.unmodelled.setdefault(TRANSFORM_NOTE.format(format_bytes(size)))
             self._transform_bytes = size
 
-    def rates(self, dtype: torch.dtype) -> Rates:
-        """Return what the card computes in convolutions of this type; of MIOpen's plans nothing is expected."""
-        if not self.card.is_nvidia:
-            return convolutions.NO_FASTER
-        allows = dtype is torch.float32 and _convolves_in_tf32()
-        published = self.card.rates or rates_of_architecture(self.card.capability)
-        return convolutions.rates(published, is_half=dtype in _HALF, allows_tf32=allows)
-
     def unfold(self, columns: int) -> None:
         """Note the patches that torch's own convolution multiplies, and the handle of its products."""
         self._take_handles_workspace()
         self._passes_by(libraries.COLUMNS, columns)
-
-
-def _convolves_in_tf32() -> bool:
-    """Return whether convolutions of float32 may use TF32, asked as torch 2.9 and newer want it where they do.
-
-    `allow_tf32` raises there once convolutions and recurrent layers differ (torch/backends/cudnn).
-    """
-    flags = torch.backends.cudnn
-    newer = getattr(flags, "conv", None)
-    return bool(flags.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
 
 
 def _is_sparse_product(func: Any, args: tuple[Any, ...]) -> bool:
