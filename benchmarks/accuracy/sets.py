@@ -151,8 +151,7 @@ def _xmem(row: dict[str, str], *, capped: bool = False) -> Case | None:
     zero_grad = int(row["zero_grad"])
     arguments = model, optimizer, batch, zero_grad
     alone = make if model in protocols.VISION else functools.partial(protocols.xmem_language, alone=True)
-    renamed = {"CoLab": "a100-40gb", "rtx-3060": "rtx-3060-12gb"}
-    device = f"nvidia-{renamed.get(row['gpu'], row['gpu'])}"
+    device = f"nvidia-{row['gpu']}" if row["gpu"] != "CoLab" else "nvidia-a100-40gb"
     key = f"{model}/{optimizer}/{batch}/{row['gpu']}/{row['generation']}/{zero_grad}"
     facts: dict[str, object] = {
         "model": model,
