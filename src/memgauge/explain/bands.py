@@ -91,8 +91,9 @@ def _belongs(end: Mark, begun: Mark) -> bool:
     return end.name == begun.name and end.facts.get(SPAN) == begun.facts.get(SPAN)
 
 
-def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]:
+def phases_of(run: RunFile, found: list[Band], rss: Sums, pss: Sums) -> tuple[PhaseOf, ...]:
     """Return the phases by name, each with its peak: exact where a counter has it."""
+    sums = (rss, pss, Sums(run, "gpu_used_bytes"))
     exact = {row.phase: row.bytes for row in run.peaks if row.phase is not None and row.metric == "rss_bytes"}
     group_peaks = {p.phase: p for p in run.peaks if p.phase is not None and p.metric == "cgroup_bytes"}
     sampled = ProcessSamples(run) if any(b.mark not in exact for b in found) else None
@@ -101,8 +102,8 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
         by_name.setdefault(band.name, []).append(band)
     result = []
     for name, group in by_name.items():
-        each = tuple(_span(band, exact.get(band.mark), sampled, rss) for band in group)
-        highest = max((s.peak_bytes for s in each if s.peak_bytes is not None), default=None)
+        each = tuple(_span(band, exact.get(band.mark), sampled, sums) for band in group)
+        highest = _highest(s.peak_bytes for s in each)
         device, device_kind = _device_peak(group)
         together = max(
             (group_peaks[b.mark] for b in group if b.mark in group_peaks),
@@ -116,9 +117,9 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
                 total_us=sum(s.end_us - s.begin_us for s in each),
                 peak_bytes=highest,
                 peak_kind="unknown" if highest is None else _kind_of(each),
-                tree_peak_bytes=max(
-                    (s.tree_peak_bytes for s in each if s.tree_peak_bytes is not None), default=None
-                ),
+                tree_peak_bytes=_highest(s.tree_peak_bytes for s in each),
+                tree_pss_peak_bytes=_highest(s.tree_pss_peak_bytes for s in each),
+                gpu_peak_bytes=_highest(s.gpu_peak_bytes for s in each),
                 group_peak_bytes=None if together is None else together.bytes,
                 group_peak_kind="" if together is None else together.kind,
                 device_peak_bytes=device,
@@ -130,10 +131,16 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums) -> tuple[PhaseOf, ...]
     return tuple(result)
 
 
-def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, rss: Sums) -> SpanOf:
+def _highest(found: Iterable[int | None]) -> int | None:
+    return max((count for count in found if count is not None), default=None)
+
+
+def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, sums: tuple[Sums, ...]) -> SpanOf:
     peak, kind = exact, "exact"
     if peak is None and sampled is not None:
         peak, kind = sampled.highest(band.pid, band.begin_us, band.end_us), "lower bound"
+    rss, pss, gpu = (each.highest(band.begin_us, band.end_us) for each in sums)
+    device, device_kind = _device_peak([band])
     return SpanOf(
         value=band.value,
         pid=band.pid,
@@ -141,7 +148,11 @@ def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, rss: Su
         end_us=band.end_us,
         peak_bytes=peak,
         peak_kind="unknown" if peak is None else kind,
-        tree_peak_bytes=rss.highest(band.begin_us, band.end_us),
+        tree_peak_bytes=rss,
+        tree_pss_peak_bytes=pss,
+        gpu_peak_bytes=gpu,
+        device_peak_bytes=device,
+        device_peak_kind=device_kind,
         is_finished=band.is_finished,
     )
 

@@ -1,4 +1,4 @@
-"""Set two recordings of jobs side by side: peaks with their kinds, phases by name, duration and CPU time.
+"""Set two recordings of jobs side by side: peaks with their kinds, phases by name and value, duration and CPU time.
 
 A difference is always A minus B, and a percentage is of B; what one side does not know leaves both unknown.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
-from memgauge.explain.recorded import PhaseOf, Recording
+from memgauge.explain.recorded import LARGEST, NO_PSS, ON_GPU, TREE_PSS, PhaseOf, Recording, SpanOf
 from memgauge.explain.rows import Row, difference
 from memgauge.units import format_difference
+
+_Peak: TypeAlias = tuple[int | None, str]  # bytes and kind
 
 
 class RecordingSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +34,8 @@ class PeakRow(Row, frozen=True, kw_only=True):
 
     a_kind: str
     b_kind: str
+    a_unknown: str = ""  # why it is not known, where that is known
+    b_unknown: str = ""
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +48,25 @@ class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
     percent_of_b: float | None
 
 
-class PhaseRow(PeakRow, frozen=True, kw_only=True):
-    """All phases of one name; the bytes are the peak of the process that declared them."""
+class SpanRow(PeakRow, frozen=True, kw_only=True):
+    """One phase of each side; the bytes are the peak of the process that declared it."""
+
+    time: TimeRow
+    a_unfinished: int = 0  # how many of A's were open when their process or the recording ended
+    b_unfinished: int = 0
+    # What else was held meanwhile, if a side knows it; the framework's is what it counted itself.
+    tree_rss: PeakRow | None = None
+    tree_pss: PeakRow | None = None
+    gpu: PeakRow | None = None
+    framework: PeakRow | None = None
+
+
+class PhaseRow(SpanRow, frozen=True, kw_only=True):
+    """All phases of one name."""
 
     a_count: int
     b_count: int
-    time: TimeRow
-    framework: PeakRow | None  # the framework's own peak, if a side knows it
+    values: tuple[SpanRow, ...] = ()  # each by its value, where values tell those of both sides apart
 
 
 class RecordingsComparison(
@@ -101,12 +118,34 @@ def _side(recording: Recording) -> RecordingSide:
 
 
 def _peaks(a: Recording, b: Recording) -> tuple[PeakRow, ...]:
-    """Return the peaks that a summary of each side shows."""
-    of_a, of_b = ({p.name: (p.bytes, p.kind) for p in side.shown_peaks()} for side in (a, b))
-    return tuple(_peak(name, of_a.get(name), of_b.get(name)) for name in {**of_a, **of_b})
+    """Return the peaks that a summary of each side shows; of PSS why a side has none."""
+    of_a, of_b = _by_name(a), _by_name(b)
+    names = list({**of_a, **of_b})
+    if LARGEST in names and TREE_PSS not in names:
+        names.insert(names.index(LARGEST) + 1, TREE_PSS)
+    rows = (_peak(name, of_a.get(name), of_b.get(name)) for name in names)
+    return tuple(_explained(row, a, b) if row.name == TREE_PSS else row for row in rows)
 
 
-def _peak(name: str, a: tuple[int | None, str] | None, b: tuple[int | None, str] | None) -> PeakRow:
+def _by_name(side: Recording) -> dict[str, _Peak]:
+    """Return the peaks of a side, the highest of those that have one name on both."""
+    found: dict[str, _Peak] = {}
+    for peak in side.shown_peaks():
+        name = f"process {ON_GPU}, largest" if peak.name.endswith(f" {ON_GPU}") else peak.name
+        if name not in found or peak.bytes > (found[name][0] or 0):
+            found[name] = (peak.bytes, peak.kind)
+    return found
+
+
+def _explained(row: PeakRow, a: Recording, b: Recording) -> PeakRow:
+    return msgspec.structs.replace(
+        row,
+        a_unknown="" if row.a_kind else a.unknown.get(NO_PSS, ""),
+        b_unknown="" if row.b_kind else b.unknown.get(NO_PSS, ""),
+    )
+
+
+def _peak(name: str, a: _Peak | None, b: _Peak | None) -> PeakRow:
     (a_bytes, a_kind), (b_bytes, b_kind) = a or (None, ""), b or (None, "")
     found, percent = difference(a_bytes, b_bytes)
     return PeakRow(
@@ -121,18 +160,46 @@ def _peak(name: str, a: tuple[int | None, str] | None, b: tuple[int | None, str]
 
 
 def _phase(name: str, a: PhaseOf | None, b: PhaseOf | None) -> PhaseRow:
-    peak = _peak(name, *(None if p is None else (p.peak_bytes, p.peak_kind) for p in (a, b)))
-    framework = _peak(
-        name, *(None if p is None else (p.device_peak_bytes, p.device_peak_kind) for p in (a, b))
-    )
-    is_known = framework.a_bytes is not None or framework.b_bytes is not None
+    a_spans, b_spans = ({} if p is None else p.by_value() for p in (a, b))
+    values = {**a_spans, **b_spans} if a_spans and b_spans else {}
     return PhaseRow(
-        **msgspec.structs.asdict(peak),
+        **_common(name, a, b),
+        time=_time("total", *(None if p is None else p.total_us for p in (a, b))),
         a_count=0 if a is None else a.count,
         b_count=0 if b is None else b.count,
-        time=_time("total", *(None if p is None else p.total_us for p in (a, b))),
-        framework=framework if is_known else None,
+        a_unfinished=0 if a is None else a.unfinished,
+        b_unfinished=0 if b is None else b.unfinished,
+        values=tuple(_value(v, a_spans.get(v), b_spans.get(v)) for v in values) if len(values) > 1 else (),
     )
+
+
+def _value(value: str, a: SpanOf | None, b: SpanOf | None) -> SpanRow:
+    return SpanRow(
+        **_common(value, a, b),
+        time=_time("time", *(None if s is None else s.end_us - s.begin_us for s in (a, b))),
+        a_unfinished=int(a is not None and not a.is_finished),
+        b_unfinished=int(b is not None and not b.is_finished),
+    )
+
+
+def _common(name: str, a: PhaseOf | SpanOf | None, b: PhaseOf | SpanOf | None) -> dict[str, Any]:
+    """Return what all phases of a name and a single one have: the peak of the process, and what else was held."""
+
+    def row(key: str, kind: str = "") -> PeakRow:
+        sides = (
+            None if p is None else (getattr(p, f"{key}_bytes"), kind or getattr(p, f"{key}_kind"))
+            for p in (a, b)
+        )
+        return _peak(name, *sides)
+
+    others = {
+        "tree_rss": row("tree_peak", "lower bound"),
+        "tree_pss": row("tree_pss_peak", "sampled"),
+        "gpu": row("gpu_peak", "lower bound"),
+        "framework": row("device_peak"),
+    }
+    known = {key: found for key, found in others.items() if found.a_kind or found.b_kind}
+    return {**msgspec.structs.asdict(row("peak")), **known}
 
 
 def _time(name: str, a_us: int | None, b_us: int | None) -> TimeRow:

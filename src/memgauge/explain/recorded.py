@@ -18,8 +18,17 @@ class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
 
 GROUP = "control group"  # name of its peak
 LARGEST, TREE_PSS = "largest process, resident", "tree, sum of PSS"
+ON_GPU = "on the GPU"  # ends the name of a process's peak there
+NO_PSS = "tree_pss_bytes"  # among what is unknown: why PSS is
 _HELD = (LARGEST, TREE_PSS)
 _NEAR = 2  # times what the tree held: a group whose peak lies below holds little else than the job
+
+
+def still_open(unfinished: int, count: int) -> str:
+    """Return how many of some phases have no end; "" if all have one."""
+    if not unfinished:
+        return ""
+    return "not ended" if unfinished == count else f"{unfinished:,} not ended"
 
 
 class SpanOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +41,10 @@ class SpanOf(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None  # highest resident size of the process that declared it
     peak_kind: str
     tree_peak_bytes: int | None  # highest sum over the tree, sampled
+    tree_pss_peak_bytes: int | None = None  # likewise, of PSS; read less often
+    gpu_peak_bytes: int | None = None  # highest use of all GPUs together, sampled
+    device_peak_bytes: int | None = None  # torch's own peak of allocated bytes, if it says
+    device_peak_kind: str = ""
     is_finished: bool = True  # else it was open when its process or the recording ended, or is
 
 
@@ -44,6 +57,8 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None  # highest resident size of the process that declared it
     peak_kind: str
     tree_peak_bytes: int | None  # highest sum over the tree, sampled
+    tree_pss_peak_bytes: int | None = None  # likewise, of PSS; read less often
+    gpu_peak_bytes: int | None = None  # highest use of all GPUs together, sampled
     group_peak_bytes: int | None = None  # of the whole control group, where its counter could be reset
     group_peak_kind: str = ""
     device_peak_bytes: int | None = None  # torch's own peak of allocated bytes, if it says
@@ -53,14 +68,16 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
 
     def still_open(self) -> str:
         """Return how many of them have no end, for one that reads their times; "" if all have one."""
-        if not self.unfinished:
-            return ""
-        return "not ended" if self.unfinished == self.count else f"{self.unfinished:,} not ended"
+        return still_open(self.unfinished, self.count)
 
     def told_apart(self, most: int) -> tuple[SpanOf, ...]:
         """Return each of them if they have values to tell them apart by, and are no more than `most`."""
-        values = {span.value for span in self.each}
-        return self.each if 1 < len(self.each) == len(values) <= most and None not in values else ()
+        return self.each if 1 < len(self.each) <= most and self.by_value() else ()
+
+    def by_value(self) -> dict[str, SpanOf]:
+        """Return each of them by its value; none if some have the same value, or have no value."""
+        found = {span.value: span for span in self.each if span.value is not None}
+        return found if len(found) == len(self.each) else {}
 
 
 class ProcessOf(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from memgauge.explain.recorded import GROUP, LARGEST, TREE_PSS, PeakOf
+from memgauge.explain.recorded import GROUP, LARGEST, ON_GPU, TREE_PSS, PeakOf
 from memgauge.explain.samples import Sums, chunks_of, median
 from memgauge.storage import PeakRow, RunFile
 from memgauge.units import format_bytes, format_duration
@@ -115,7 +115,7 @@ def peaks_of(
         if row.metric == "gpu_process_bytes" and row.process in processes:
             process = processes[row.process]
             yield PeakOf(
-                name=f"process {process.pid} on the GPU",
+                name=f"process {process.pid} {ON_GPU}",
                 bytes=row.bytes,
                 kind=row.kind,
                 instrument=row.instrument,

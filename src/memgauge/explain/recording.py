@@ -14,7 +14,7 @@ from typing import Any
 
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, phases_of
-from memgauge.explain.recorded import DeviceOf, LaneOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recorded import NO_PSS, DeviceOf, LaneOf, ProcessOf, Recording, RecordingNote
 from memgauge.explain.recorded_peaks import known_peaks, peaks_of
 from memgauge.explain.samples import Sums, chunks_of, grown, last_values, median
 from memgauge.storage import PeakRow, Process, RunFile, is_alive
@@ -39,6 +39,9 @@ def summarise(run: RunFile) -> Recording:
         )
     if not run.devices:
         unknown["devices"] = "no GPU was found"
+    if not pss.total:
+        why = (n.text for n in run.notes if "PSS" in n.text)
+        unknown[NO_PSS] = next(why, "it was at no time read of all processes")
     return Recording(
         file=str(run.path),
         command=header.get("command"),
@@ -56,7 +59,7 @@ def summarise(run: RunFile) -> Recording:
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
         mean_cores=cpu_ns / (end_us * 1000) if cpu_ns is not None and end_us else None,
-        phases=phases_of(run, found, rss),
+        phases=phases_of(run, found, rss, pss),
         processes=_processes(run, rows, lasts),
         devices=_devices(run, lasts),
         cpu_energy_uj=energy,

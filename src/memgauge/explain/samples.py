@@ -21,7 +21,7 @@ class Sums:
         wanted = {s.id for s in run.series if s.metric == metric}
         self.times_us: array[int] = array("q")
         self.total: array[int] = array("q")
-        for chunk in chunks_of(run, lane):
+        for chunk in chunks_of(run, lane) if wanted else ():
             for time_us, total in zip(chunk.times_us, _added(chunk, wanted), strict=True):
                 if total is not None:
                     self.times_us.append(time_us)

@@ -18,7 +18,7 @@ from memgauge.explain.compare import Comparison
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recorded_account import account_of, recording_of
 from memgauge.records import Account, Estimate, Measurement
-from memgauge.storage import RunFile, is_run_file
+from memgauge.storage import MADE_BY, RunFile, is_run_file
 
 STDIN = "-"
 _KNOWN = ("memgauge.estimate/1", "memgauge.measurement/1")
@@ -107,6 +107,8 @@ def _read(path: str | Path) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
     except FileNotFoundError:
+        if Path(path).suffix == ".mg":
+            raise UsageError(f"{path}: there is no such recording; {MADE_BY}") from None
         raise UsageError(f"{path}: there is no such file; {_KEPT}") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a directory; name a JSON file in it") from None

@@ -15,7 +15,7 @@ from memgauge.report.tables import grid, plain, short_command
 from memgauge.units import format_bytes, format_duration
 
 _MOST_PROCESSES, _MOST_PHASES, _MOST_NOTES = 10, 20, 10
-_MOST_EACH = 12  # phases of one name that are listed one by one
+MOST_EACH = 12  # phases of one name that are listed one by one
 _LONGEST_COMMAND, _LONGEST_ROW = 100, 70
 
 
@@ -98,7 +98,7 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
             mark = " (or before)" if phase.device_peak_kind == "upper bound" else ""
             cells.append(format_bytes(phase.device_peak_bytes) + mark)
         table.add_row(*cells)
-        for span in phase.told_apart(_MOST_EACH):
+        for span in phase.told_apart(MOST_EACH):
             took = format_duration(span.end_us - span.begin_us)
             peaks = format_bytes(span.peak_bytes), Text(span.peak_kind), format_bytes(span.tree_peak_bytes)
             named = _named(f"  {span.value}", "" if span.is_finished else "not ended")

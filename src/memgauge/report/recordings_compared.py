@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,9 +12,12 @@ from memgauge.explain.compare_recordings import (
     PhaseRow,
     RecordingsComparison,
     RecordingSide,
+    SpanRow,
     TimeRow,
 )
+from memgauge.explain.recorded import still_open
 from memgauge.explain.recording import relative
+from memgauge.report.recording import MOST_EACH
 from memgauge.report.tables import grid, plain, short_command
 from memgauge.report.text import section
 from memgauge.units import format_bytes, format_duration
@@ -31,10 +34,16 @@ def recordings_view(compared: RecordingsComparison) -> RenderableType:
     parts += [_side(name, side, with_host) for name, side in (("A", compared.a), ("B", compared.b))]
     if compared.peaks:
         parts += section("Highest", _peaks(compared.peaks))
+    for name, side in (("A", "a_unknown"), ("B", "b_unknown")):
+        why = {getattr(row, side): row.name for row in compared.peaks if getattr(row, side)}
+        parts += [plain(f"{what} of {name} is not known: {reason}") for reason, what in why.items()]
     if compared.phases:
-        parts += section("Phases", _phases(compared.phases[:_MOST_PHASES]))
+        shown = compared.phases[:_MOST_PHASES]
+        parts += section("Phases", _phases(shown))
         left_out = len(compared.phases) - _MOST_PHASES
         parts += [Text(f"and {left_out:,} more, in --json")] if left_out > 0 else []
+        others = _others(shown)
+        parts += [] if others is None else section("What else was held in phases", others)
     return Group(*parts, *section("Over the run", _times(compared.times)))
 
 
@@ -76,31 +85,62 @@ def _kinds(row: PeakRow) -> str:
 
 
 def _phases(rows: Sequence[PhaseRow]) -> RenderableType:
-    """Return the phases, a line for each side; the difference is that of the peaks."""
-    with_framework = any(row.framework is not None for row in rows)
-    columns = ["phase", "", "times", "total", "peak", "difference", "kind"]
-    table = grid(*columns, *(["framework's peak"] if with_framework else []), flexible="phase")
+    """Return the phases and each of their values, a line for each side; the difference is that of the peaks."""
+    table = grid("phase", "", "times", "total", "peak", "difference", "kind", flexible="phase")
     for row in rows:
-        cells = [
-            "A\nB",
-            f"{row.a_count or '—'}\n{row.b_count or '—'}",
-            f"{format_duration(row.time.a_us)}\n{format_duration(row.time.b_us)}",
-            f"{format_bytes(row.a_bytes)}\n{format_bytes(row.b_bytes)}",
-            _difference(row.difference_bytes, row.b_bytes),
-            f"{row.a_kind}\n{row.b_kind}",
-        ]
-        if with_framework:
-            own = row.framework
-            cells.append(f"{_framework(own, 'a')}\n{_framework(own, 'b')}")
-        table.add_row(plain(row.name), *cells)
+        counts = f"{row.a_count or '—'}\n{row.b_count or '—'}"
+        table.add_row(_named(row, (row.a_count, row.b_count)), "A\nB", counts, *_cells(row))
+        for value in _shown_values(row):
+            table.add_row(_named(value, (1, 1), indent="  "), "A\nB", "", *_cells(value), style="dim")
     return table
 
 
-def _framework(row: PeakRow | None, side: str) -> str:
-    if row is None:
-        return "—"
-    count, kind = (row.a_bytes, row.a_kind) if side == "a" else (row.b_bytes, row.b_kind)
-    return format_bytes(count) + (" (or before)" if kind == "upper bound" else "")
+def _shown_values(row: PhaseRow) -> Sequence[SpanRow]:
+    return row.values if len(row.values) <= MOST_EACH else ()
+
+
+def _cells(row: SpanRow) -> tuple[str, ...]:
+    return (
+        f"{format_duration(row.time.a_us)}\n{format_duration(row.time.b_us)}",
+        f"{format_bytes(row.a_bytes)}\n{format_bytes(row.b_bytes)}",
+        _difference(row.difference_bytes, row.b_bytes),
+        f"{row.a_kind}\n{row.b_kind}",
+    )
+
+
+def _named(row: SpanRow, counts: tuple[int, int], indent: str = "") -> Text:
+    """Return the name of a phase, and that it has no end of its own, on which side if not on both."""
+    shown = plain(f"{indent}{row.name}")
+    said = [still_open(u, c) for u, c in zip((row.a_unfinished, row.b_unfinished), counts, strict=True)]
+    if said[0] == said[1] != "":
+        shown.append(f"  ({said[0]})", "yellow")
+    elif any(said):
+        found = ", ".join(f"{name}: {what}" for name, what in zip("AB", said, strict=True) if what)
+        shown.append(f"  ({found})", "yellow")
+    return shown
+
+
+def _others(rows: Sequence[PhaseRow]) -> RenderableType | None:
+    """Return what else was held in phases, None if nothing else is known of any; that of values is in the JSON."""
+    table = grid("phase", "of", "A", "B", "difference", "kind", flexible="phase")
+    for row in rows:
+        name = plain(row.name)
+        for what, found in _held(row):
+            table.add_row(name, what, *_amounts(found), Text(_kinds(found)))
+            name = Text()
+    return table if table.row_count else None
+
+
+def _held(row: PhaseRow) -> Iterator[tuple[str, PeakRow]]:
+    """Yield what else is known of a phase."""
+    for what, found in (
+        ("tree's RSS", row.tree_rss),
+        ("tree's PSS", row.tree_pss),
+        ("GPU memory", row.gpu),
+        ("framework", row.framework),
+    ):
+        if found is not None:
+            yield what, found
 
 
 def _times(rows: Sequence[TimeRow]) -> RenderableType:

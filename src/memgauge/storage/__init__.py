@@ -22,6 +22,7 @@ from memgauge.storage.living import is_alive
 from memgauge.storage.reader import RunFile
 from memgauge.storage.schema import (
     APPLICATION_ID,
+    MADE_BY,
     SPAN,
     VERSION,
     Device,
@@ -37,6 +38,7 @@ from memgauge.storage.writer import Lane, RunWriter
 
 __all__ = [
     "APPLICATION_ID",
+    "MADE_BY",
     "MISSING",
     "SPAN",
     "VERSION",
