@@ -162,6 +162,7 @@ def test_names_of_phases_that_overlap_do_not_lie_over_each_other(tmp_path: Path)
     rows = [a.yshift for a in figure.layout.annotations if a.text.startswith("worker")]
     assert len(rows) == len(set(rows)) == 3
     assert max(rows) + 12 <= figure.layout.margin.t
+    assert min(rows) >= max(shape.y1 for shape in figure.layout.shapes if shape.ysizemode == "pixel")
 
 
 def _written(path: Path, said: list[tuple[int, str, str, str | None, int | None]]) -> Path:
@@ -191,12 +192,21 @@ def test_each_colour_of_phases_has_its_name_beside_the_picture(tmp_path: Path) -
     named = {t.name: t.marker.color for t in figure.data if t.legendgroup == "phases"}
     assert list(named) == ["train", "&lt;b&gt;validate&lt;/b&gt;"]
     assert len(set(named.values())) == 2
-    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    rectangles = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    bands = [shape for shape in rectangles if shape.ysizemode != "pixel"]
     assert len(bands) == 120
     narrow = [shape for shape in bands if shape.line.width]  # two pixels are seen only with an outline
     assert len(narrow) == 60
     ink = named["&lt;b&gt;validate&lt;/b&gt;"].rpartition(",")[0]
     assert {shape.line.color.rpartition(",")[0] for shape in narrow} == {ink}
+    # Bands that overlap mix their colours; above them each name has a row of bars in just the legend's.
+    bars = [shape for shape in rectangles if shape.ysizemode == "pixel"]
+    assert len(bars) == 120
+    rows = {shape.fillcolor: (shape.y0, shape.y1) for shape in bars}
+    assert list(rows) == list(named.values())
+    assert {(shape.fillcolor, shape.y0, shape.y1) for shape in bars} == {(k, *v) for k, v in rows.items()}
+    first, second = rows.values()
+    assert first[0] > second[1] > second[0] > 13  # above the title of the curves
 
 
 def test_many_values_of_a_phase_are_folded_in_the_page(tmp_path: Path) -> None:
@@ -229,7 +239,7 @@ def test_too_many_phases_are_drawn_together_and_no_name_vanishes_in_silence(tmp_
         said += _phase(5000 + number, f"odd {number}", None, 9_000_000 + number * 10, 9_000_009 + number * 10)
     with RunFile(_written(tmp_path / "a.mg", said)) as run:
         figure = timeline(RunCurves(run))
-    bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    bands = [s for s in figure.layout.shapes if s.type == "rect" and s.ysizemode != "pixel"]
     names = [t.name for t in figure.data if t.legendgroup == "phases"]
     assert len(names) == 13
     assert len({t.marker.color for t in figure.data if t.legendgroup == "phases"}) == 13
@@ -596,6 +606,59 @@ def test_between_rare_readings_of_pss_nothing_is_drawn(tmp_path: Path) -> None:
         assert curve.times[~is_gap].tolist() == times
         assert is_gap.sum() == gaps
         assert style["mode"] == "lines+markers"  # the reading at 21 s has a gap at either side
+
+
+@pytest.mark.parametrize(
+    ("read_at", "shown", "times", "values"),
+    [
+        ([0, 1, 3], (None, None), [0, 1, 3, 6], [0, 1, 3, 3]),
+        # What was read before the span stands in it, and at its end.
+        ([0, 1, 3], (1500, 2000), [1.5, 2], [1, 1]),
+        ([0, 1, 3], (1000, 5000), [1, 3, 5], [1, 3, 3]),
+        ([1, 3], (500, 2000), [1, 2], [1, 1]),
+        # Not for longer than gaps are closed: a reading 19 s ago says nothing.
+        ([0, 1, 20], (500, 15_000), [0.5, 1, 10.5], [0, 1, None]),
+        ([0, 1, 20], (5000, 30_000), [10.5, 20], [None, 20]),
+        ([0, 1, 20], (12_000, 15_000), [], []),
+    ],
+)
+def test_a_reading_of_pss_stands_until_the_next_and_to_the_end_of_the_span(
+    tmp_path: Path,
+    read_at: list[int],
+    shown: tuple[int | None, int | None],
+    times: list[float],
+    values: list[float | None],
+) -> None:
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("plotly")
+    last = 30 if max(read_at) > 10 else 6
+    header = {"lanes": {"slow": {"asked_ns": 10**9}}, "duration_us": last * 1_000_000}
+    writer = RunWriter(tmp_path / "a.mg", header)
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    for lane, metric in (("fast", "rss_bytes"), ("slow", "pss_bytes")):
+        column = writer.lane(lane).column(writer.add_series(lane, metric, "x", process=process))
+        for second in range(last + 1):
+            writer.lane(lane).times_us.append(second * 1_000_000)
+            column.append(second * MIB if metric == "rss_bytes" or second in read_at else MISSING)
+    writer.set_peak(PeakRow("largest_process_bytes", 40 * MIB, "exact", "VmHWM", "", process, None, None))
+    writer.close()
+    begin_us, end_us = (None if ms is None else ms * 1000 for ms in shown)
+    with RunFile(tmp_path / "a.mg") as run:
+        figure = timeline(RunCurves(run, begin_us, end_us))
+    (level,) = [t for t in figure.data if t.name.startswith("largest process")]
+    assert level.name == "largest process, resident<br>40.00 MiB (exact)"  # no text lies over the curves
+    assert list(level.x) == [t / 1000 for t in (shown[0] or 0, shown[1] or 1000 * last)]
+    assert not [a for a in figure.layout.annotations if "largest" in a.text]
+    curves = [t for t in figure.data if t.name == "tree, sum of PSS"]
+    if not times:
+        assert not curves
+        return
+    (curve,) = curves
+    assert curve.line.shape == "hv"
+    assert curve.x.tolist() == times
+    assert [None if np.isnan(v) else v / MIB for v in curve.y] == values
+    is_read = [t in read_at for t in times]
+    assert [size > 0 for size in curve.marker.size] == is_read  # a point where nothing was read is none
 
 
 def test_compare_takes_run_files_beside_estimates(tmp_path: Path) -> None:

@@ -92,6 +92,27 @@ def test_the_reserve_is_drawn_above_them_and_the_room_that_the_card_has(
         assert f'{part["source"]}</td><td class="number">−{format_bytes(part["low_bytes"])}<' in parts
 
 
+@pytest.mark.parametrize(("width", "share"), [(1400, 0.6), (700, 0.8)])
+def test_names_of_phases_do_not_lie_over_each_other(
+    made: tuple[dict[str, Any], str, list[dict[str, Any]]], width: int, share: float
+) -> None:
+    _, _, (timeline, _) = made
+    names = [a for a in timeline["layout"]["annotations"] if re.match("setup|step", a["text"])]
+    assert len(names) > 6
+    events = max(max(numbers(curve["x"])) for curve in timeline["data"])
+    letter = 5.3 * events / (width * share)  # 10 pixels high; `share` of the page's width is the figure's own
+    places = []
+    for name in names:
+        size = letter * len(name["text"])
+        begin = name["x"] - size if name["xanchor"] == "right" else name["x"]
+        assert begin + size <= events * 1.01
+        places.append((begin, begin + size, name.get("yshift", 0)))
+        assert not name.get("textangle")
+        assert places[-1][2] + 14 <= timeline["layout"]["margin"]["t"]
+    for number, (begin, end, row) in enumerate(places):
+        assert all(b >= end or e <= begin or r != row for b, e, r in places[:number])
+
+
 def test_the_reserve_keeps_its_lows_and_highs_where_there_are_many_events() -> None:
     count = 40_000
     storages = [n // 2 for n in range(count)]  # each is given back at once

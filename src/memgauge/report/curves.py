@@ -90,6 +90,38 @@ def with_gaps(times_us: Any, values: Any, interval_us: float | None = None) -> C
     return Curve(times / 1e6, np.insert(values, holes + 1, np.nan))
 
 
+def standing(times_us: Any, values: Any, interval_us: float, shown: tuple[int, int]) -> Curve:
+    """Return a curve of readings each of which stands until the next one, to be drawn in steps over a span.
+
+    At the sides of the span, where there may be no reading, it has a point with what stands there.
+
+    Args:
+        times_us: Of all readings, also of those outside the span; shape (points,).
+        values: Shape (points,).
+        interval_us: Between two looks; no reading stands for longer than `GAP` of them.
+        shown: The span, in µs.
+    """
+    np = numpy()
+    times, found = with_gaps(times_us, values, interval_us)
+    begin, end = shown[0] / 1e6, shown[1] / 1e6
+    first, last = int(np.searchsorted(times, begin)), int(np.searchsorted(times, end, "right"))
+    inside, kept = times[first:last], found[first:last]
+
+    def stands_at(time: float, later: int) -> bool:
+        """Return whether the reading before `later` stands at a time, at which there is none."""
+        if not later or np.isnan(found[later - 1]) or times[later - 1] == time:
+            return False
+        if later < len(times):
+            return bool(times[later] != time and not np.isnan(found[later]))
+        return bool(1e6 * (time - times[later - 1]) <= GAP * interval_us)
+
+    if stands_at(begin, first):
+        inside, kept = np.r_[begin, inside], np.r_[found[first - 1], kept]
+    if stands_at(end, last):
+        inside, kept = np.r_[inside, end], np.r_[kept, found[last - 1]]
+    return Curve(inside, kept)
+
+
 def rate(times_us: Any, totals: Any, least_us: int = 0) -> Curve:
     """Return how fast a counter grew, per second, between readings at least `least_us` apart."""
     np = numpy()

@@ -10,7 +10,18 @@ from memgauge.explain.rows import layer_title
 from memgauge.records import Category, Estimate, Timeline, Trace
 from memgauge.report.curves import numpy
 from memgauge.report.page import escaped, figure, page, table
-from memgauge.report.style import COLOURS, GREY, LIMIT, byte_ticks, draw_limit, label, plotly, styled
+from memgauge.report.style import (
+    COLOURS,
+    GREY,
+    LETTER,
+    LIMIT,
+    byte_ticks,
+    draw_limit,
+    label,
+    plotly,
+    rows_of,
+    styled,
+)
 from memgauge.report.tables import kind_rows, merge_steps, room, span_name
 from memgauge.report.thinning import lowest_and_highest
 from memgauge.units import format_bytes
@@ -18,6 +29,7 @@ from memgauge.units import format_bytes
 _BUCKETS = 3000
 _MOST_LAYERS, _MOST_SPANS = 60, 100
 _NARROWEST = 400  # of the width: what is narrower is no band that anybody sees
+_MOST_NAMES, _NAME_ROWS = 40, 3  # of phases above the curves: as many as have room, above each other
 _NEAR = 2  # so many times as high as the curves a card's room is drawn; higher it would flatten them
 
 
@@ -162,7 +174,7 @@ def category_timeline(trace: Trace, timeline: Timeline, room_bytes: int | None =
     _draw_phases(drawn, [event.phase for event in trace.events[:count]])
     drawn.update_xaxes(title_text="allocations and releases, in order")
     drawn.update_yaxes(title_text="bytes", rangemode="tozero", **byte_ticks(float(top)))
-    return styled(drawn, 420)
+    return styled(drawn, 440).update_layout(margin={"t": 70})  # room for the names of phases
 
 
 def _kept(curves: Sequence[Any]) -> Any:
@@ -195,18 +207,34 @@ def _draw_phases(drawn: Any, phases: Sequence[str]) -> None:
         is_shaded ^= last - first > count / _NARROWEST
         if is_shaded:
             drawn.add_vrect(x0=first, x1=last, fillcolor="rgba(128,128,128,.10)", line_width=0, layer="below")
-        if last - first > count / 40:
-            drawn.add_annotation(
-                x=first,
-                y=1,
-                yref="paper",
-                yanchor="bottom",
-                xanchor="left",
-                showarrow=False,
-                text=label(phases[first], 22),
-                textangle=-20,
-                font={"size": 10},
-            )
+    named = [(first, last) for first, last in spans[:_MOST_SPANS] if last - first > count / _MOST_NAMES]
+    drawn.update_layout(annotations=[*drawn.layout.annotations, *_names(named, phases)])
+
+
+def _names(spans: Sequence[tuple[int, int]], phases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the names of phases above the figure, each from its begin, or up to its end at the right edge."""
+    count = len(phases)
+    texts = [label(phases[first], 22) for first, _ in spans]
+    wide = [LETTER * count * (len(text) + 1) for text in texts]
+    late = [first + width > count for (first, _), width in zip(spans, wide, strict=True)]
+    begins = [
+        last - width if is_late else first
+        for (first, last), width, is_late in zip(spans, wide, late, strict=True)
+    ]
+    rows = rows_of([(begin, begin + width) for begin, width in zip(begins, wide, strict=True)], _NAME_ROWS)
+    for span, text, is_late, row in zip(spans, texts, late, rows, strict=True):
+        if row is not None:
+            yield {
+                "x": span[is_late],
+                "y": 1,
+                "yref": "paper",
+                "yanchor": "bottom",
+                "xanchor": "right" if is_late else "left",
+                "yshift": 12 * row,
+                "showarrow": False,
+                "text": text,
+                "font": {"size": 10},
+            }
 
 
 def peak_map(estimate: Estimate) -> Any:

@@ -18,7 +18,7 @@ from memgauge.report.thinning import lowest_and_highest, thin
 MOST_POINTS = 24_000
 _FEW_POINTS = 60  # so few are drawn as points too: a run of one sample would be invisible
 _MOST_STACKED = 12
-_LINES = (("#d65f5f", "right"), ("#956cb4", "left"))
+_LINES = ("#d65f5f", "#956cb4", "#8c613c")
 _ROW_HEIGHT = 230
 _LEGEND_ROW, _LEGEND_TITLE, _TALLEST_LEGEND = 19, 34, 900  # pixels
 _LEGEND_LETTER, _LEGEND_SIDE, _WIDEST_LEGEND = 6.4, 75, 360  # pixels, beside the curves
@@ -32,7 +32,7 @@ def timeline(data: RunCurves) -> Any:
 
 
 def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tuple[int, int]) -> Any:
-    go = plotly()
+    go, np = plotly(), numpy()
     from plotly.subplots import make_subplots
 
     heights = [_ROW_HEIGHT] * max(len(rows), 1) + [STRIP_HEIGHT] * bool(marks)
@@ -43,11 +43,14 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
     colour = 0
     for place, panel in enumerate(rows, 1):
         for name, curve, style in panel.curves:
+            style = dict(style)
+            points = style.pop("points", None)  # times of readings; others have no marker
             times, values = thin(curve.times, curve.values, MOST_POINTS // (2 * max(count, 1)))
-            line = style.get("line", {"width": 1.4, "color": COLOURS[colour % len(COLOURS)]})
+            line = {"width": 1.4, "color": COLOURS[colour % len(COLOURS)], **style.get("line", {})}
+            size = 4 if points is None else np.where(np.isin(times, points), 4, 0)
             scatter = {
                 "mode": "lines+markers" if len(times) < _FEW_POINTS else "lines",
-                "marker": {"size": 4, "color": line["color"]},
+                "marker": {"size": size, "color": line["color"], "line": {"width": 0}},
                 **style,
                 "line": line,
             }
@@ -66,24 +69,28 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
             )
             colour += 1
         for number, (text, height) in enumerate(panel.lines):
-            ink, side = _LINES[number % len(_LINES)]  # at either end: two that are close must not overlap
-            figure.add_hline(
-                y=height,
-                line={"dash": "dash", "width": 1.2, "color": ink},
+            figure.add_trace(
+                go.Scatter(
+                    x=[t / 1e6 for t in shown],
+                    y=[height, height],
+                    name="<br>".join(label(part) for part in text.splitlines()),
+                    mode="lines",
+                    legendgroup=panel.title,
+                    line={"dash": "dash", "width": 1.2, "color": _LINES[number % len(_LINES)]},
+                    hovertemplate=hover(panel.unit),
+                ),
                 row=place,
                 col=1,
-                annotation={"text": label(text, 100), "font": {"size": 11, "color": ink}},
-                annotation_position=f"top {side}",
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
         _title(figure, panel.title, place)
-    draw_phases(figure, spans, shown)
+    strip = draw_phases(figure, spans, shown)
     if marks:
         _title(figure, "marks", len(heights))
         draw_marks(figure, marks, shown, len(heights))
     figure.update_xaxes(title_text="seconds of the run", row=len(heights), col=1)
-    styled(figure, max(sum(heights), _legend_height(figure)) + 104)
-    return figure.update_layout(margin={"t": 64})  # room for the names of bands
+    styled(figure, max(sum(heights), _legend_height(figure)) + 120 + strip)
+    return figure.update_layout(margin={"t": 80 + strip})  # room for the names of bands
 
 
 def _title(figure: Any, text: str, row: int) -> None:
@@ -97,7 +104,8 @@ def _legend_height(figure: Any) -> int:
     """Return how high the figure has to be for its legend not to be cut."""
     named = [trace for trace in figure.data if trace.name and trace.showlegend is not False]
     groups = len({trace.legendgroup for trace in named})
-    return min(_LEGEND_ROW * len(named) + _LEGEND_TITLE * groups + _LEGEND_ROW, _TALLEST_LEGEND)
+    rows: int = sum(1 + trace.name.count("<br>") for trace in named)
+    return min(_LEGEND_ROW * rows + _LEGEND_TITLE * groups + _LEGEND_ROW, _TALLEST_LEGEND)
 
 
 def _narrow(values: Any) -> Any:
@@ -162,7 +170,8 @@ def process_stack(data: RunCurves) -> Any:
 
 def aligned(figures: Sequence[Any]) -> None:
     """Give figures one right margin, wide enough for each legend: time axes below each other are as long."""
-    names = [html.unescape(trace.name) for figure in figures for trace in figure.data if trace.name]
+    named = [trace.name for figure in figures for trace in figure.data if trace.name]
+    names = [html.unescape(line) for name in named for line in name.split("<br>")]
     width = _LEGEND_SIDE + _LEGEND_LETTER * max(map(len, names), default=0)
     for figure in figures:
         figure.update_layout(margin={"r": min(round(width), _WIDEST_LEGEND)}, showlegend=True)

@@ -95,7 +95,8 @@ const draw = place => {
   place.dataset.drawn = "yes";
   const {data, layout} = JSON.parse(place.nextElementSibling.textContent);
   if (innerWidth < 760 && layout.height) {
-    const rows = data.filter(trace => trace.type === "scatter" && trace.name).length, below = 20 * rows + 60;
+    const named = data.filter(trace => trace.type === "scatter" && trace.name && trace.showlegend !== false);
+    const rows = named.map(trace => trace.name.split("<br>").length).reduce((a, b) => a + b, 0), below = 20 * rows + 60;
     layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
     if (rows > 1) {
       layout.margin = {...layout.margin, l: 72, r: 8, b: 45 + below};

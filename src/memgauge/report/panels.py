@@ -9,7 +9,7 @@ from memgauge.explain.bands import bands
 from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
-from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, with_gaps
+from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, standing, with_gaps
 from memgauge.report.style import label
 from memgauge.storage import Process, RunFile
 from memgauge.units import format_bytes
@@ -17,8 +17,11 @@ from memgauge.units import format_bytes
 _MOST_LEVELS = 500
 
 
+_STEPS = {"line": {"shape": "hv"}}  # of what stands until it is read again
+
+
 class Panel(NamedTuple):
-    """One row of a time line: a title, a unit, and its curves as (name, curve, style)."""
+    """One row of a time line: a title, a unit, its curves as (name, curve, style), lines across as (name, height)."""
 
     title: str
     unit: str
@@ -65,11 +68,6 @@ class RunCurves:
     def sum_of(self, lane: str, metric: str) -> Curve | None:
         """Return the sum over the tree."""
         np = numpy()
-        if metric == "pss_bytes":  # it is not read at every tick, and may be refused of some processes
-            sums = Sums(self.run, metric, lane)
-            times = np.array(sums.times_us, np.float64)
-            keep = (times >= self.span[0]) & (times <= self.span[1])
-            return with_gaps(times[keep], np.array(sums.total, np.float64)[keep], self._interval_us(lane))
         rows = list(self.of(lane, metric).values())
         if not rows:
             return None
@@ -77,6 +75,17 @@ class RunCurves:
         known = ~np.isnan(table)
         total = np.where(known.any(axis=0), np.nansum(table, axis=0), np.nan)
         return with_gaps(self.lanes[lane].times_us, total)
+
+    def pss(self) -> tuple[Curve, Any]:
+        """Return the tree's PSS, and when it was read: not at every look, and it may be refused of some processes."""
+        np = numpy()
+        sums = Sums(self.run, "pss_bytes", "slow")
+        times, values = np.array(sums.times_us, np.float64), np.array(sums.total, np.float64)
+        return standing(times, values, self._interval_us("slow"), self.span), times / 1e6
+
+    def is_held(self, metric: str) -> bool:
+        """Return whether a metric's source is read or changes less often than its lane is."""
+        return any(s.metric == metric and s.refresh_us for s in self.run.series)
 
     def _interval_us(self, name: str) -> int:
         """Return the time between two looks of a lane, also one at which nothing of a metric was read."""
@@ -91,18 +100,19 @@ def memory_panel(data: RunCurves) -> Panel:
     tree = data.sum_of("fast", "rss_bytes")
     if tree is not None:
         curves.append(("tree, sum of RSS", tree, {}))
-    pss = data.sum_of("slow", "pss_bytes")
-    if pss is not None and len(pss.times):
+    pss, read_at = data.pss()
+    if len(pss.times):
         # A reading between two gaps is a point without a line.
         has_points = len(pss.times) < 200 or np.isnan(pss.values).any()
-        curves.append(("tree, sum of PSS", pss, {"mode": "lines+markers"} if has_points else {}))
+        style = {**_STEPS, "mode": "lines+markers", "points": read_at} if has_points else _STEPS
+        curves.append(("tree, sum of PSS", pss, style))
+    steps = _STEPS if data.is_held("system_used_bytes") else {}
     for values in data.of("fast", "system_used_bytes").values():
-        curves.append(
-            ("system used", with_gaps(data.lanes["fast"].times_us, values), {"visible": "legendonly"})
-        )
+        used = with_gaps(data.lanes["fast"].times_us, values)
+        curves.append(("system used", used, {"visible": "legendonly", **steps}))
     curves += _at_marks(data, on_cpu=True)
     lines = [
-        (f"{p.name}: {format_bytes(p.bytes)} ({p.kind})", float(p.bytes))
+        (f"{p.name}\n{format_bytes(p.bytes)} ({p.kind})", float(p.bytes))
         for p in data.summary.peaks
         if p.name.startswith("largest process") or (p.name == "control group" and p.kind == "exact")
     ]
@@ -110,7 +120,7 @@ def memory_panel(data: RunCurves) -> Panel:
     if own is not None:
         line = {"width": 3, "color": "#d65f5f"}
         curves.append(("exact peak of a phase's process", own, {"mode": "lines", "line": line}))
-    lines += [(f"predicted: {format_bytes(b)}", float(b)) for b in [predicted_bytes(data.run)] if b]
+    lines += [(f"predicted\n{format_bytes(b)}", float(b)) for b in [predicted_bytes(data.run)] if b]
     return Panel(
         "host memory",
         "B",
@@ -185,6 +195,7 @@ def device_panels(data: RunCurves) -> tuple[Panel, list[tuple[str, Curve, dict[s
     traffic: list[tuple[str, Curve, dict[str, Any]]] = []
     processes = {p.id: p for p in data.run.processes}
     fast, medium = data.lanes["fast"].times_us, data.lanes["medium"].times_us
+    busy_style = _STEPS if data.is_held("gpu_utilisation_percent") else {}
     for device in data.run.devices:
         name = label(device.name, 24)
         for values in data.of("fast", "gpu_used_bytes", device.id).values():
@@ -193,7 +204,7 @@ def device_panels(data: RunCurves) -> tuple[Panel, list[tuple[str, Curve, dict[s
             pid = processes[number].pid if number in processes else "?"
             memory.append((f"{name}, process {pid}", with_gaps(fast, values), {}))
         for values in data.of("medium", "gpu_utilisation_percent", device.id).values():
-            busy.append((f"{name}, busy", with_gaps(medium, values), {}))
+            busy.append((f"{name}, busy", with_gaps(medium, values), busy_style))
         for way, title in (("received", "in"), ("sent", "out")):
             for values in data.of("fast", f"pcie_{way}_bytes", device.id).values():
                 traffic.append((f"{name}, {title}", rate(fast, values, 20_000), {}))
@@ -214,7 +225,7 @@ def _at_marks(data: RunCurves, *, on_cpu: bool) -> list[tuple[str, Curve, dict[s
         for framework, pairs in points.items():
             times, values = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
             name = f"{framework}, {key.removesuffix('_bytes')}, at marks"
-            found.append((name, Curve(times, values), {"mode": "lines+markers"}))
+            found.append((name, Curve(times, values), {**_STEPS, "mode": "lines+markers"}))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 
 from memgauge.explain.bands import Band, titled
-from memgauge.report.style import GREY, label, plotly
+from memgauge.report.style import GREY, LETTER, label, plotly, rows_of
 
 _MOST_BANDS, _MOST_LINES = 150, 150
 # Of phases, the longest name first; what has no colour of its own is grey.
@@ -32,6 +31,7 @@ _OTHER_BANDS = "138,143,152"
 _MOST_NAMES = 60  # of phases that are drawn, the longest first: each has room for more than one band
 _NARROW = 0.004  # of the width: a band as narrow has an outline, or nobody would see it
 _INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent name first
+_ABOVE, _BAR, _BAR_STEP = 16, 5, 7  # pixels: room for a title above the curves, bars of phases above it
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 _LONGEST_MARK, _MARK_ROWS, STRIP_HEIGHT = 24, 4, 76  # names of marks, below the curves
 _COLUMNS = 800  # marks that one column of a screen holds are one line
@@ -39,10 +39,16 @@ _MOST_HOVERED = 8  # names of marks under the pointer; of more their number
 _LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
 
-def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> None:
-    """Draw phases as bands, and the names of their colours in the legend."""
+def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> int:
+    """Draw phases as bands, above them as bars, and the names of their colours in the legend.
+
+    Where bands overlap their colours mix. The bars have a row for each name, in the colour and the order of the legend.
+
+    Returns:
+        How many pixels the bars take above the figure.
+    """
     if not spans:
-        return
+        return 0
     lasted: Counter[str] = Counter()
     for band in spans:
         lasted[band.name] += band.end_us - band.begin_us
@@ -51,8 +57,12 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> None:
     drawn = _drawn_bands(spans, names[:_MOST_NAMES], shown)
     narrow_us = _NARROW * (shown[1] - shown[0])
     shapes: list[dict[str, Any]] = []
+    rows = {name: place for place, name in enumerate(inks)}
+    strip = _BAR_STEP * (len(inks) + (len(names) > len(inks)))
     for band in drawn:
         ink = inks.get(band.name, _OTHER_BANDS)
+        top = _ABOVE + strip - _BAR_STEP * rows.get(band.name, len(inks))
+        shapes.append(_bar(band, top, ink))
         is_narrow = band.name in inks and band.end_us - band.begin_us < narrow_us
         shapes.append(
             {
@@ -68,7 +78,7 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> None:
                 "layer": "below",
             }
         )
-    notes = list(_band_titles(drawn, (shown[1] - shown[0]) / 1e6))
+    notes = list(_band_titles(drawn, (shown[1] - shown[0]) / 1e6, _ABOVE + strip))
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
     )
@@ -84,6 +94,21 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> None:
             f"{rest:,} more names" + (f", {left_out:,} not drawn" if left_out else ""),
             _OTHER_BANDS,
         )
+    return strip
+
+
+def _bar(band: Band, top: int, ink: str) -> dict[str, Any]:
+    """Return a bar above the figure from a band's begin to its end."""
+    place = {"xref": "x", "x0": band.begin_us / 1e6, "x1": band.end_us / 1e6}
+    height = {"yref": "paper", "ysizemode": "pixel", "yanchor": 1, "y0": top - _BAR, "y1": top}
+    colour = f"rgba({ink},1)"
+    return {
+        "type": "rect",
+        **place,
+        **height,
+        "fillcolor": colour,
+        "line": {"width": 0.5, "color": colour},  # so that the shortest is seen
+    }
 
 
 def _name_colour(figure: Any, text: str, ink: str) -> None:
@@ -94,7 +119,7 @@ def _name_colour(figure: Any, text: str, ink: str) -> None:
             y=[None],
             name=text,
             mode="markers",
-            marker={"symbol": "square", "size": 11, "color": f"rgba({ink},.5)"},
+            marker={"symbol": "square", "size": 11, "color": f"rgba({ink},1)"},
             legendgroup="phases",
             legendgrouptitle_text="phases",
             hoverinfo="skip",
@@ -143,25 +168,27 @@ def _merged(group: list[Band], most: int, shown: tuple[int, int]) -> list[Band]:
     return list(columns.values())
 
 
-def _band_titles(bands: Iterable[Band], span_s: float) -> Iterator[dict[str, Any]]:
+def _band_titles(bands: Iterable[Band], span_s: float, above: int) -> Iterator[dict[str, Any]]:
     """Yield the names of bands, each over its beginning, in rows; who finds no room in any has none.
 
     Args:
         bands: The longest first.
         span_s: What is drawn, in seconds.
+        above: How many pixels above the figure they begin.
     """
 
     def width_s(band: Band) -> float:
         return _LETTER * span_s * min(len(titled(band)), _LONGEST_TITLE)
 
     wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)][:_MOST_TITLES]
-    row_ends = [-math.inf] * _TITLE_ROWS
-    for band in sorted(wide, key=lambda b: (b.begin_us, b.depth)):
-        begin = band.begin_us / 1e6
-        row = next((row for row, end in enumerate(row_ends) if end <= begin), None)
+    ordered = sorted(wide, key=lambda b: (b.begin_us, b.depth))
+    spans = [
+        (b.begin_us / 1e6, b.begin_us / 1e6 + LETTER * span_s * (min(len(titled(b)), _LONGEST_TITLE) + 1))
+        for b in ordered
+    ]
+    for band, row in zip(ordered, rows_of(spans, _TITLE_ROWS), strict=True):
         if row is not None:
-            row_ends[row] = begin + width_s(band) + _LETTER * span_s
-            yield _note(begin, 1.0, titled(band), 16 + 12 * row)
+            yield _note(band.begin_us / 1e6, 1.0, titled(band), above + 12 * row)
 
 
 def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from memgauge.errors import missing_extra
@@ -21,6 +23,7 @@ COLOURS = (
     "#82c6e2",
 )
 GREY, GRID = "#8a8f98", "rgba(128,128,128,.22)"
+LETTER = 0.0098  # width of a letter of 10 pixels as a share of a figure's, in a window of 700 pixels
 LIMIT = "#d65f5f"  # of what there is at most, and of peaks
 
 
@@ -79,6 +82,21 @@ def styled(figure: Any, height: int) -> Any:
     figure.update_xaxes(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID)
     figure.update_yaxes(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID)
     return figure
+
+
+def rows_of(spans: Iterable[tuple[float, float]], most: int) -> Iterator[int | None]:
+    """Yield a row for each text from its begin to its end, so that none lies over another; None if it has no room.
+
+    Args:
+        spans: In the order of their begins.
+        most: Rows.
+    """
+    ends = [-math.inf] * most
+    for begin, end in spans:
+        row = next((row for row, taken in enumerate(ends) if taken <= begin), None)
+        if row is not None:
+            ends[row] = end
+        yield row
 
 
 def draw_limit(figure: Any, height_bytes: int, text: str) -> None:
