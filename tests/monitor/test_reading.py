@@ -28,7 +28,7 @@ from memgauge.cli import main
 from memgauge.explain.bands import bands
 from memgauge.explain.recorded_account import account_of
 from memgauge.explain.recording import summarise
-from memgauge.report.figures import timeline
+from memgauge.report.figures import process_stack, timeline
 from memgauge.report.json import to_json
 from memgauge.report.live import Live
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
@@ -317,6 +317,38 @@ def test_a_page_loads_nothing_and_shows_what_show_says(recording: Path, tmp_path
         highest = summarise(file).peaks[0].bytes
     assert f"{highest / 2**20:.2f} MiB"[:4] in text
     assert page.stat().st_size < 8_000_000
+
+
+def test_the_picture_by_process_has_those_of_the_span_each_in_its_own_colour(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    writer = RunWriter(tmp_path / "a.mg", {"interval_ns": 10**6, "duration_us": 20_000})
+    card = writer.add_device("nvidia", "T4", "GPU-1", None, {})
+    lane = writer.lane("fast")
+    for tick in range(20):
+        if tick in (0, 10):  # two live to the tenth tick, fifteen from then on
+            columns = []
+            for series in range(1, 5) if tick else ():
+                lane.close_column(series)
+            for number in range(15 if tick else 2):
+                pid = 100 * (tick > 0) + number
+                process = writer.add_process(
+                    pid, parent=None, name="worker", command="worker", started_us=0, seen_us=0, found="x"
+                )
+                for metric, device in (("rss_bytes", None), ("gpu_process_bytes", card)):
+                    of = {"process": process, "device": device}
+                    columns.append(lane.column(writer.add_series("fast", metric, "x", **of)))
+        lane.times_us.append(tick * 1000)
+        for column in columns:
+            column.append(MIB)
+    writer.close()
+    with RunFile(tmp_path / "a.mg") as run:
+        data = RunCurves(run, 0, 8000)
+        whole, early = process_stack(RunCurves(run)), process_stack(data)
+        on_card = device_panels(data)[0].curves
+    assert [name for name, _, _ in on_card] == ["T4, process 0", "T4, process 1"]
+    assert [t.name for t in early.data] == ["0 worker", "1 worker"]
+    assert len({t.name for t in whole.data}) == len({t.line.color for t in whole.data}) == 13
+    assert whole.data[-1].name == "5 more"
 
 
 def test_the_picture_by_process_says_that_shared_pages_are_in_each(tmp_path: Path) -> None:

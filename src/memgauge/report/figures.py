@@ -18,6 +18,7 @@ from memgauge.report.thinning import lowest_and_highest, thin
 MOST_POINTS = 24_000
 _FEW_POINTS = 60  # so few are drawn as points too: a run of one sample would be invisible
 _MOST_STACKED = 12
+_STACKED = (*COLOURS, "#2f9e9e", "#a3c644", "#5b5bd6")  # of processes and of the rest, each its own
 _LINES = ("#d65f5f", "#956cb4", "#8c613c")
 _ROW_HEIGHT = 230
 _LEGEND_ROW, _LEGEND_TITLE, _TALLEST_LEGEND = 19, 34, 900  # pixels
@@ -130,7 +131,8 @@ def _axis(panel: Panel) -> dict[str, Any]:
 def process_stack(data: RunCurves) -> Any:
     """Return resident memory stacked by process; the thinned instants are the tree's lows and highs, and each one's peak."""
     np, go = numpy(), plotly()
-    rows = data.of("fast", "rss_bytes")
+    # A process that lies outside of the span has no value in it.
+    rows = {n: v for n, v in data.of("fast", "rss_bytes").items() if not np.isnan(v).all()}
     times = data.lanes["fast"].times_us
     if len(rows) < 2 or not len(times):
         return None
@@ -150,7 +152,7 @@ def process_stack(data: RunCurves) -> Any:
         highest = [int(values.argmax()) for _, values in stacked]  # each one's own peak is drawn too
         keep = np.unique(np.r_[0, highest, lowest_and_highest(times, total, buckets), len(times) - 1])
     for place, (name, values) in enumerate(stacked):
-        colour = COLOURS[place % len(COLOURS)]
+        colour = _STACKED[place % len(_STACKED)]
         figure.add_trace(
             go.Scatter(
                 x=times[keep] / 1e6,

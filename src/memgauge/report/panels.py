@@ -201,6 +201,8 @@ def device_panels(data: RunCurves) -> tuple[Panel, list[tuple[str, Curve, dict[s
         for values in data.of("fast", "gpu_used_bytes", device.id).values():
             memory.append((f"{name}, device", with_gaps(fast, values), {}))
         for number, values in data.of("fast", "gpu_process_bytes", device.id).items():
+            if numpy().isnan(values).all():  # it lies outside of what is drawn
+                continue
             pid = processes[number].pid if number in processes else "?"
             memory.append((f"{name}, process {pid}", with_gaps(fast, values), {}))
         for values in data.of("medium", "gpu_utilisation_percent", device.id).values():
