@@ -1120,6 +1120,21 @@ for _ in range(20): x[::64] = bytes(200 << 14)  # long enough to be sampled
     assert (pss.bytes > 150 * MIB) is not ("not read again while that was at its highest" in pss.reason)
 
 
+def test_a_table_of_phases_fits_a_window_of_700_pixels(recording: Path, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs a browser")
+    page = tmp_path / "a.html"
+    run("report", str(recording), "-o", str(page))
+    told = "document.title = [...document.querySelectorAll('table')].map(t => t.scrollWidth - t.clientWidth)"
+    page.write_text(page.read_text() + f"<script>{told}</script>")
+    options = ["--headless", "--no-sandbox", "--window-size=700,900", "--dump-dom"]
+    said = subprocess.run([browser, *options, page.as_uri()], capture_output=True, text=True, check=True)
+    over = re.search(r"<title>([-\d,]+)</title>", said.stdout)
+    assert over is not None
+    assert max(int(width) for width in over[1].split(",")) <= 0
+
+
 def test_several_runs_over_each_other_show_each_ones_peak(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     from memgauge.report.figures import overlay

@@ -11,6 +11,7 @@ import pytest
 from test_estimate_page import numbers
 
 from memgauge.cli import main
+from memgauge.units import format_bytes
 
 pytest.importorskip("torch")
 pytest.importorskip("plotly")
@@ -80,3 +81,8 @@ def test_each_card_has_a_bar_of_its_verdict_beside_what_is_usable(tmp_path: Path
     said = [(row["fits"]["verdict"], row["device_bytes"]["expected"]) for row in rows]
     assert sorted(taken.values()) == sorted(said)
     assert f"of {len(rows)} cards" in text
+    edge = figure["layout"]["xaxis"]["range"][1]
+    cut = {card: count for card, count in capacities.items() if count > edge}
+    assert cut  # the largest cards have many times what it takes
+    said_of = {a["y"]: a["text"] for a in figure["layout"]["annotations"]}
+    assert said_of == {card: f"to {format_bytes(int(count))} →" for card, count in cut.items()}

@@ -54,7 +54,7 @@ def _sections(name: str, estimate: Estimate, trace: Trace, timeline: Timeline) -
     if estimate.fits is not None:
         verdict, why = escaped(estimate.fits.verdict), escaped(room(estimate.fits))
         yield f"<p><strong>fits: {verdict}</strong> – {why}</p>"
-    yield table(("memory", "peak ", "what it is"), kind_rows(estimate))
+    yield table(("memory", "peak ", "what it is"), kind_rows(estimate), long="what it is")
     if trace.events:
         yield "<h2>Over the run, by category</h2>" + figure(
             category_timeline(trace, timeline, _room_for_torch(estimate)), 1

@@ -18,7 +18,7 @@ _COLUMNS = ("fits", "on the device ", "least ", "usable ")
 _HOVER = "%{y:,.0f} B<extra>%{fullData.name}</extra>"
 _ACROSS = "%{x:,.0f} B<extra>%{y}, %{fullData.name}</extra>"
 _ROW_HEIGHT = 26  # pixels of a card's bar
-_WIDEST = 6  # times what the run takes: of larger cards the bar goes on beyond the picture
+_WIDEST = 6  # times what the run takes: of larger cards the bar is cut, and says how far it goes
 
 
 def curve_page(result: Curve) -> str:
@@ -161,7 +161,18 @@ def catalogue_figure(result: Catalogue) -> Any:
         )
     highest = max([*(count or 0 for count in usable), *(row.device_bytes.high for row in rows)], default=0)
     shown = min(highest, _WIDEST * max((row.device_bytes.high for row in rows), default=0)) or 1
-    drawn.update_xaxes(range=[0, 1.02 * shown], **byte_ticks(float(shown)))
+    edge = 1.02 * shown
+    drawn.update_xaxes(range=[0, edge], **byte_ticks(float(shown)))
+    for name, count in zip(names, usable, strict=True):
+        if (count or 0) > edge:
+            drawn.add_annotation(
+                x=edge,
+                y=name,
+                xanchor="right",
+                text=f"to {format_bytes(count)} →",
+                showarrow=False,
+                font={"size": 10},
+            )
     drawn.update_layout(barmode="overlay")
     styled(drawn, 120 + _ROW_HEIGHT * len(rows))
     return drawn.update_layout(hovermode="closest", margin={"l": 160})

@@ -27,6 +27,9 @@ table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-
 th { text-align: left; font-weight: 500; color: var(--faint); } th, td { padding: 3px 16px 3px 0; vertical-align: top;
   border-bottom: 1px solid var(--line); } td.number, th.number { text-align: right; white-space: nowrap; }
 td { white-space: nowrap; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 240px; } code { font-size: 13px; overflow-wrap: anywhere; }
+@media (max-width: 760px) {
+  th, th.number, table:has(.long) td:not(.number) { white-space: normal; }
+  th, td { padding-right: 10px; } td.long { min-width: 110px; } }
 .parcoords text { text-shadow: 0 0 3px var(--paper), 0 0 3px var(--paper) !important; }
 """
 
@@ -95,11 +98,12 @@ const draw = place => {
   place.dataset.drawn = "yes";
   const {data, layout} = JSON.parse(place.nextElementSibling.textContent);
   if (innerWidth < 760 && layout.height) {
-    const named = data.filter(trace => trace.type === "scatter" && trace.name && trace.showlegend !== false);
+    const named = data.filter(trace => ["scatter", "bar"].includes(trace.type) && trace.name && trace.showlegend !== false);
     const rows = named.map(trace => trace.name.split("<br>").length).reduce((a, b) => a + b, 0), below = 20 * rows + 60;
     layout.legend = {...layout.legend, orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom"};
     if (rows > 1) {
-      layout.margin = {...layout.margin, l: 72, r: 8, b: 45 + below};
+      const left = data.some(trace => trace.orientation === "h") ? layout.margin.l : 72;  // names of bars need more
+      layout.margin = {...layout.margin, l: left, r: 8, b: 45 + below};
       layout.height += below;
     }
   }
