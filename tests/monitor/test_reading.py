@@ -1079,6 +1079,43 @@ def test_a_sum_over_prometheus_processes_is_of_one_instant(
     assert all(re.match(r"# (HELP|TYPE) |memgauge_", line) for line in text.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("held", "is_gone", "span", "given"),
+    [
+        # It gave back most between the reading of its shares and its last: that would be more PSS than RSS.
+        ((300, 300, 300, 60, 0), True, None, {"rss_bytes": 60}),
+        ((300, 300, 300, 60, 0), True, "..2100ms", {"rss_bytes": 300, "pss_bytes": 200, "uss_bytes": 150}),
+        ((300, 60, 60, 60, 0), True, None, {"rss_bytes": 60, "pss_bytes": 200, "uss_bytes": 150}),
+        ((300, 300, 300, 60, 60), False, None, {"rss_bytes": 60, "pss_bytes": 200, "uss_bytes": 150}),
+    ],
+)
+def test_memory_of_a_process_that_ends_is_of_one_instant_for_prometheus(
+    tmp_path: Path,
+    held: tuple[int, ...],
+    is_gone: bool,
+    span: str | None,
+    given: dict[str, int],
+) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**9})
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    for lane, metric, read in (
+        ("fast", "rss_bytes", held),
+        ("slow", "pss_bytes", (210, 200)),
+        ("slow", "uss_bytes", (160, 150)),
+    ):
+        writer.lane(lane).column(writer.add_series(lane, metric, "x", process=process)).extend(read)
+    writer.lane("fast").times_us.extend(second * 10**6 for second in range(5))
+    # Shares are read a little later in the same look.
+    writer.lane("slow").times_us.extend(second * 10**6 + 6000 for second in (0, 2))
+    if is_gone:
+        writer.end_process(process, 4_500_000)
+    writer.close()
+    text = run("export", str(path), "-f", "prometheus", *(("--range", span) if span else ()))
+    found = re.findall(r'^memgauge_(\w+)\{pid="7",process="a"\} (\d+)$', text, re.M)
+    assert {metric: int(value) for metric, value in found} == given
+
+
 def test_pss_that_was_not_read_at_the_top_says_when_it_was(tmp_path: Path) -> None:
     for read_late in (False, True):
         path = tmp_path / f"{read_late}.mg"

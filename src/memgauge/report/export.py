@@ -33,6 +33,8 @@ FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
 LANES = ("fast", "cpu", "medium", "slow")
 _COLUMNS = ("time_ns", "time_unix_ns", "lane", "metric", "pid", "process", "device", "value")
 _OF_PROCESS = ("rss_bytes", "pss_bytes", "uss_bytes")  # 0 only once it has let go of its memory, in its end
+_SHARES = ("pss_bytes", "uss_bytes")
+_STANDS = 256  # a process's memory stands while it moves by no more than one part in so many
 _ROWS_AT_ONCE = 200_000
 
 
@@ -243,6 +245,8 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
 def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None) -> int:
     """Write the last value of each series and the peaks, for a node exporter's textfile collector."""
     last = _last_values(run, begin_us, end_us)
+    for number in _outdated(run, last, end_us):
+        del last[number]
     processes = {p.id: p for p in run.processes}
     over = _ended_before(run.processes, run.last_us() if end_us is None else end_us)
     by_metric: dict[str, list[Series]] = {}
@@ -265,7 +269,7 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
                 labels = {"pid": str(process.pid), "process": process.name}
             if about.device in devices:
                 labels["device"] = devices[about.device].identity or devices[about.device].name
-            named[_labels(labels)] = last[about.id]
+            _, named[_labels(labels)] = last[about.id]
         for text, value in named.items():
             out.write(f"{name}{text} {value}\n")
         count += len(named)
@@ -277,10 +281,10 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
     return count
 
 
-def _last_values(run: RunFile, begin_us: int | None, end_us: int | None) -> dict[int, int]:
-    """Return the last value of each series; of the memory of a process that which it held before it let go of all."""
+def _last_values(run: RunFile, begin_us: int | None, end_us: int | None) -> dict[int, tuple[int, int]]:
+    """Return time and value of the last of each series; of a process's memory of what it held before it let go of all."""
     own = {s.id for s in run.series if s.metric in _OF_PROCESS}
-    last: dict[int, int] = {}
+    last: dict[int, tuple[int, int]] = {}
     for lane in LANES:
         for _, chunk in run.chunks(lane, begin_us, end_us):
             for number, first, values in chunk.columns:
@@ -288,9 +292,40 @@ def _last_values(run: RunFile, begin_us: int | None, end_us: int | None) -> dict
                 for time_us, value in zip(reversed(times), reversed(values), strict=True):
                     is_known = value != MISSING and _within(time_us, begin_us, end_us)
                     if is_known and (value or number not in own):
-                        last[number] = value
+                        last[number] = (time_us, value)
                         break
     return last
+
+
+def _outdated(run: RunFile, last: dict[int, tuple[int, int]], end_us: int | None) -> set[int]:
+    """Return the series of shares that were read before the RSS which stands beside them was reached.
+
+    Only of processes that were about to end: the shares of others are as old as their lane is slow.
+
+    Args:
+        run: The recording.
+        last: Time and value of the last of each series.
+        end_us: The end of the span.
+    """
+    ever = last if end_us is None else _last_values(run, None, None)
+    gone = {p.id for p in run.processes if p.gone_us is not None}
+    ending = {
+        s.id: s.process
+        for s in run.series
+        if s.metric == "rss_bytes" and s.process in gone and s.id in last and last[s.id] == ever[s.id]
+    }
+    since: dict[int | None, int] = {}  # when the RSS of each came to where it is
+    for _, chunk in run.chunks("fast", None, end_us) if ending else ():
+        for number, first, values in chunk.columns:
+            if number in ending:
+                _, final = last[number]
+                for time_us, value in zip(chunk.times_us[first : first + len(values)], values, strict=True):
+                    if value > 0 and abs(value - final) * _STANDS > final:
+                        since.pop(ending[number], None)
+                    elif value > 0:
+                        since.setdefault(ending[number], time_us)
+    shares = [s for s in run.series if s.metric in _SHARES and s.id in last]
+    return {s.id for s in shares if s.process in since and last[s.id][0] < since[s.process]}
 
 
 def _ended_before(processes: Iterable[Process], end_us: int) -> set[int]:
