@@ -66,6 +66,25 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
         mg.Monitor(path)
 
 
+@pytest.mark.parametrize("name", ["overwrite", "gpu"])
+@pytest.mark.parametrize("value", ["no", "", None, 0, 1])
+def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(mg.MemgaugeError, match=f"{name}={value!r} is neither True nor False"):
+        mg.Monitor(tmp_path / "a.mg", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        *(("pid", value, "no number of a process") for value in ("7", 1.5, True)),
+        *(("title", value, "no text") for value in (5, b"x", True)),
+    ],
+)
+def test_what_is_no_process_and_no_title_is_refused(tmp_path: Path, name: str, value: Any, why: str) -> None:
+    with pytest.raises(mg.MemgaugeError, match=re.escape(f"{name}={value!r} is {why}")):
+        mg.Monitor(tmp_path / "a.mg", **{name: value})
+
+
 @pytest.mark.parametrize("interval", [True, None, float("nan"), b"1s", -1, float("inf")])
 def test_an_interval_that_is_none_is_refused(tmp_path: Path, interval: Any) -> None:
     with pytest.raises(mg.MemgaugeError, match=rf"an interval of {re.escape(repr(interval))} is "):

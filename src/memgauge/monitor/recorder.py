@@ -63,6 +63,16 @@ def _run_path(path: str | os.PathLike[str]) -> Path:
     raise UsageError(f"{path!r} is no path of a run file; give one as text or pathlib.Path: run.mg")
 
 
+def _check_types(pid: object, overwrite: object, gpu: object, title: object) -> None:
+    for name, value in (("overwrite", overwrite), ("gpu", gpu)):
+        if not isinstance(value, bool):
+            raise UsageError(f"{name}={value!r} is neither True nor False")
+    if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
+        raise UsageError(f"pid={pid!r} is no number of a process")
+    if title is not None and not isinstance(title, str):
+        raise UsageError(f"title={title!r} is no text")
+
+
 def become_sampler(config: dict[str, Any], command: Sequence[str]) -> NoReturn:
     """Replace this process by the sampler: it keeps the pid and the terminal, and is small."""
     require_posix()
@@ -158,6 +168,7 @@ class Monitor:
         title: str | None = None,
     ) -> None:
         require_posix()
+        _check_types(pid, overwrite, gpu, title)
         self.path = _run_path(path)
         self._config: dict[str, Any] = {
             "file": str(self.path.absolute()),
