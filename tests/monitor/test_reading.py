@@ -1263,6 +1263,7 @@ def test_a_sum_that_lacks_some_process_is_no_sum(tmp_path: Path) -> None:
         (peak,) = (p for p in summarise(file).peaks if p.name == "tree, sum of PSS")
         assert peak.bytes == 48 * MIB
         pytest.importorskip("numpy")
-        drawn = RunCurves(file).sum_of("slow", "pss_bytes")
-        assert drawn is not None
-        assert list(drawn.values) == [48 * MIB]
+        drawn, read_at = RunCurves(file).pss()
+        assert list(read_at) == [1e-6]
+        assert list(drawn.times) == [1e-6, 2e-6]  # it stands to the end
+        assert list(drawn.values) == [48 * MIB, 48 * MIB]

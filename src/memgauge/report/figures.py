@@ -184,7 +184,7 @@ def overlay(runs: Sequence[RunCurves]) -> Any:
     curves: list[tuple[str, Curve, dict[str, Any]]] = []
     for place, data in enumerate(runs):
         ink = COLOURS[place % len(COLOURS)]
-        tree = data.sum_of("fast", "rss_bytes")
+        tree = data.rss()
         if tree is not None:
             curves.append((label(data.title, 40), tree, {"line": {"width": 1.4, "color": ink}}))
         for peak in data.summary.peaks:

@@ -65,16 +65,16 @@ class RunCurves:
                 found[about.process or 0] = values
         return found
 
-    def sum_of(self, lane: str, metric: str) -> Curve | None:
-        """Return the sum over the tree."""
+    def rss(self) -> Curve | None:
+        """Return the tree's sum of RSS, None if none was read."""
         np = numpy()
-        rows = list(self.of(lane, metric).values())
+        rows = list(self.of("fast", "rss_bytes").values())
         if not rows:
             return None
         table = np.vstack(rows)
         known = ~np.isnan(table)
         total = np.where(known.any(axis=0), np.nansum(table, axis=0), np.nan)
-        return with_gaps(self.lanes[lane].times_us, total)
+        return with_gaps(self.lanes["fast"].times_us, total)
 
     def pss(self) -> tuple[Curve, Any]:
         """Return the tree's PSS, and when it was read: not at every look, and it may be refused of some processes."""
@@ -97,7 +97,7 @@ def memory_panel(data: RunCurves) -> Panel:
     """Return host memory: the tree's resident sum and PSS, the largest process, the system, exact peaks."""
     np = numpy()
     curves: list[tuple[str, Curve, dict[str, Any]]] = []
-    tree = data.sum_of("fast", "rss_bytes")
+    tree = data.rss()
     if tree is not None:
         curves.append(("tree, sum of RSS", tree, {}))
     pss, read_at = data.pss()
