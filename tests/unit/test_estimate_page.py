@@ -143,3 +143,26 @@ def test_the_map_holds_each_layers_bytes_at_the_peak(
     assert sum(shown.values()) == sum(sizes.values()) == sum(held.values())
     widen = sum(b for (path, _), b in held.items() if path == "stages.0.0.widen")
     assert sum(b for i, b in shown.items() if i.startswith("all/stages/0/0/widen#")) == widen > 0
+
+
+def test_every_other_phase_that_can_be_seen_is_shaded() -> None:
+    lengths = {
+        "setup": 1000,
+        "step 1 forward": 1000,
+        "step 1": 1,
+        "step 1 backward": 1000,
+        "step 1 optimizer": 999,
+    }
+    phases = [phase for phase, length in lengths.items() for _ in range(length)]
+    count = len(phases)
+    events = [
+        MemoryEvent(n // 2, 512 if n % 2 == 0 else -512, phase, "", "") for n, phase in enumerate(phases)
+    ]
+    trace = Trace(events, [Category.TEMPORARY] * (count // 2), [""] * (count // 2))
+    allocated = array("q", [512, 0] * (count // 2))
+    drawn = category_timeline(
+        trace, Timeline(allocated, allocated, None, dict.fromkeys(range(count // 2), 512))
+    )
+    shaded = [(s.x0, s.x1) for s in drawn.layout.shapes if s.fillcolor == "rgba(128,128,128,.10)"]
+    # The one of a single event has no width, and changes nothing for those after it.
+    assert shaded == [(1000, 2000), (2000, 2001), (3001, 4000)]
