@@ -1,7 +1,8 @@
 """Know the memory of a neural network before it runs, watch it while it runs, explain the difference.
 
 The public names are imported when they are first asked for, so that
-`import memgauge` costs next to nothing.
+`import memgauge` costs next to nothing. `mark` and `phase` are there from the beginning: a process that is
+forked while one of its parent's threads imports them would wait for that thread for ever.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from memgauge.monitor.marks import mark, phase
+
 if TYPE_CHECKING:
     from memgauge.errors import MemgaugeError
     from memgauge.estimate import estimate
     from memgauge.explain.compare import compare
     from memgauge.measure import measure
-    from memgauge.monitor.marks import mark, phase
     from memgauge.monitor.recorder import Monitor
     from memgauge.records import Estimate, Measurement
     from memgauge.workload import Workload
@@ -31,9 +33,7 @@ _HOMES = {
     "Workload": "memgauge.workload",
     "compare": "memgauge.explain.compare",
     "estimate": "memgauge.estimate",
-    "mark": "memgauge.monitor.marks",
     "measure": "memgauge.measure",
-    "phase": "memgauge.monitor.marks",
 }
 
 __all__ = [

@@ -18,6 +18,7 @@ from memgauge.explain.recorded import Recording
 from memgauge.explain.recording import summarise
 from memgauge.monitor import calling
 from memgauge.monitor.calling import Link
+from memgauge.monitor.held import Held
 from memgauge.monitor.listening import Listener
 from memgauge.storage import RunFile
 from memgauge.units import MIB
@@ -206,6 +207,7 @@ with memgauge.phase("work"): held = bytearray(100 << 20)
 def test_what_was_sent_at_the_end_is_not_counted_as_lost() -> None:
     link = Link()
     link.socket, other = socket.socketpair()
+    link._held = Held(link.socket.fileno())
     with other:
         link.socket.setblocking(False)
         while not link._pending:
@@ -256,3 +258,63 @@ def test_marks_of_a_process_with_a_cleaned_environment_are_heard(tmp_path: Path,
     subprocess.run([*memgauge("monitor", "-q", "-o", str(path)), "--", *cleaned], check=True)
     with RunFile(path) as run:
         assert [m.value for m in run.marks] == [str(n) for n in range(30)]
+
+
+CLOSES_ALL = """
+import os, socket, sys, memgauge
+recording = memgauge.Monitor(sys.argv[1]).start() if len(sys.argv) > 1 else None
+with memgauge.phase("before"): pass
+os.closerange(3, 1024)  # as a daemon does
+with memgauge.phase("none open"): pass
+os.closerange(3, 1024)
+names = [f"own{n}" for n in range(10)]
+files = [os.open(name, os.O_RDWR | os.O_CREAT) for name in names]
+pairs = [socket.socketpair() for _ in range(4)]
+for file in files: os.write(file, b"my own text")
+with memgauge.phase("after"): pass
+memgauge.mark("end")
+if recording is not None: recording.stop()
+for file, name in zip(files, names):
+    os.write(file, b", to its end")
+    assert open(name, "rb").read() == b"my own text, to its end", name
+for one, other in pairs:
+    one.close()
+    assert other.recv(1000) == b""  # nothing but its end
+"""
+
+
+@pytest.mark.parametrize("recorded_by", ["a command", "itself"])
+def test_a_job_that_closes_what_it_did_not_open_keeps_its_files_and_its_marks(
+    tmp_path: Path, recorded_by: str
+) -> None:
+    path = tmp_path / "a.mg"
+    program = [sys.executable, "-c", CLOSES_ALL]
+    is_by_command = recorded_by == "a command"
+    started = (
+        [*memgauge("monitor", "-q", "-o", str(path), "--"), *program]
+        if is_by_command
+        else [*program, str(path)]
+    )
+    ended = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    if is_by_command:
+        with RunFile(path) as run:
+            said = summarise(run)
+        assert [(p.name, p.peak_kind) for p in said.phases] == [
+            (n, "exact") for n in ("before", "none open", "after")
+        ]
+        assert (said.marks, said.marks_lost) == (7, 0)
+
+
+def test_a_child_that_is_forked_while_a_thread_makes_the_first_mark_does_not_hang() -> None:
+    code = """
+import os, threading, memgauge
+threading.Thread(target=lambda: memgauge.mark("begins"), daemon=True).start()
+pid = os.fork()
+if pid == 0:
+    with memgauge.phase("worker"): pass
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator
 from json.encoder import encode_basestring_ascii as _quoted
 
+from memgauge.monitor.held import Held
 from memgauge.monitor.own_peaks import OwnPeaks
 
 ENVIRONMENT = "MEMGAUGE_RECORDING"
@@ -63,6 +64,7 @@ class Link:
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
         self.address, self.sampler = "", 0
+        self._held: Held | None = None  # the socket's descriptor
         self.pid = os.getpid()
         self.is_looking = False
         self._look_at = 0.0
@@ -71,6 +73,16 @@ class Link:
         self._is_sending = False
         self._pending = bytearray()
         self._lost = 0
+
+    def is_open(self) -> bool:
+        """Return whether it is connected; what the program has closed or put something else in the place of, is lost."""
+        if self.socket is None or self._held is None:
+            return False
+        if self._held.is_ours():
+            return True
+        self.lose()
+        self.look_now()
+        return False
 
     def find(self, links: Collection[Link]) -> bool:
         """Connect if a recording listens that none of `links` is connected with; looks no more than once a second."""
@@ -126,7 +138,7 @@ class Link:
             self._peaks = OwnPeaks(False, "")
         if sampler != self.sampler:
             self._lost = 0  # what another recording missed is not this one's
-        self.socket, self.sampler = link, sampler
+        self.socket, self.sampler, self._held = link, sampler, Held(link.fileno())
         return True
 
     def send(self, kind: str, texts: str, facts: str, span: int | None) -> None:
@@ -175,8 +187,9 @@ class Link:
 
     def finish(self) -> None:
         """At the end of the process: let what waits go out as long as it is taken, and say what was dropped."""
-        if self.socket is None or os.getpid() != self.pid or not (self._pending or self._lost):
+        if os.getpid() != self.pid or not (self._pending or self._lost) or not self.is_open():
             return
+        assert self.socket is not None
         if self._lost:
             self._pending += b'[0,"lost","",null,null,null,{},%d,null]\n' % self._lost
         try:
@@ -189,9 +202,10 @@ class Link:
     def lose(self) -> None:
         """Forget the connection; the sampler is gone."""
         self._peaks.close()
-        if self.socket is not None:
-            self.socket.close()
-        self.socket = None
+        if self.socket is not None and self._held is not None:
+            self.socket.detach()
+            self._held.close()
+        self.socket = self._held = None
         self._lost += self._pending.count(b"\n")
         self._pending = bytearray()
 

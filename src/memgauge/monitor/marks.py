@@ -126,7 +126,7 @@ def _send(
 
 
 def _listening() -> list[Link]:
-    return [link for link in _links if link.socket is not None or link.find(_links)]
+    return [link for link in _links if link.is_open() or link.find(_links)]
 
 
 def _finish() -> None:

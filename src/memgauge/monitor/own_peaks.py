@@ -7,6 +7,8 @@ import os
 from operator import call
 from typing import Any
 
+from memgauge.monitor.held import Held
+
 _MOST_BYTES = 2047  # of /proc/self/status: VmHWM stands well within them
 _BACK = b"5"  # sets the highest resident size back (proc(5), clear_refs)
 
@@ -28,7 +30,8 @@ class OwnPeaks:
     """
 
     def __init__(self, may_reset: bool, group: str) -> None:
-        self._files: list[int] = []
+        self._files: list[Held] = []
+        self._written: list[Held] = []  # of them
         # What is called: functions, descriptors, buffers, sizes, offsets.
         self._calls: tuple[tuple[Any, ...], ...] = ()
         if not may_reset:
@@ -48,7 +51,7 @@ class OwnPeaks:
 
         try:
             status = self._open("/proc/self/status", os.O_RDONLY)
-            clear = self._open("/proc/self/clear_refs", os.O_WRONLY)
+            clear = self._open("/proc/self/clear_refs", os.O_WRONLY, is_written=True)
         except OSError:
             self.close()
             raise
@@ -56,21 +59,26 @@ class OwnPeaks:
         # The group may be another user's, and before Linux 6.12 its peak is the whole run's only.
         with contextlib.suppress(OSError):
             if group:
-                file = self._open(group, os.O_RDWR)
+                file = self._open(group, os.O_RDWR, is_written=True)
                 os.write(file, b"0")
                 calls += pair(file, self._charged, file, b"0")
         self._calls = tuple(zip(*calls, strict=True))
 
-    def _open(self, path: str, flags: int) -> int:
-        self._files.append(os.open(path, flags | os.O_CLOEXEC))
-        return self._files[-1]
+    def _open(self, path: str, flags: int, *, is_written: bool = False) -> int:
+        file = Held(os.open(path, flags | os.O_CLOEXEC))
+        self._files.append(file)
+        if is_written:
+            self._written.append(file)
+        return file.number
 
     def take(self) -> tuple[int | None, int | None]:
         """Return the highest resident bytes since the last call, and the group's; None where there is none to read."""
+        if not all(file.is_ours() for file in self._written):  # the program has closed what it did not open
+            self.close()
         if not self._calls:
             return None, None
-        _, _, *group = map(call, *self._calls)
-        status = self._status.value
+        read, _, *group = map(call, *self._calls)
+        status = self._status.raw[: max(read, 0)]
         at = status.find(b"VmHWM:")
         highest = None if at < 0 else int(status[at + 6 : status.index(b"kB", at)]) * 1024
         return highest, int(self._charged.value[: group[0]]) if group and group[0] > 0 else None
@@ -78,5 +86,6 @@ class OwnPeaks:
     def close(self) -> None:
         """Let go of the files."""
         self._calls = ()
+        self._written.clear()
         while self._files:
-            os.close(self._files.pop())
+            self._files.pop().close()

@@ -13,11 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from memgauge.errors import RunError, UsageError
 from memgauge.monitor import marks
 from memgauge.monitor.calling import ENVIRONMENT, with_outer
+from memgauge.monitor.held import Held
 from memgauge.monitor.system import require_posix
 from memgauge.units import parse_duration_ns
 
@@ -182,8 +183,8 @@ class Monitor:
         self._own = pid is None or pid == os.getpid()
         self._starter = -1  # the process that started it: children that it forks have this object too
         self._sampler = -1
-        self._errors: IO[bytes] | None = None  # what the sampler says; ends with it
-        self._stop = -1
+        self._errors: Held | None = None  # what the sampler says; ends with it
+        self._stop: Held | None = None  # ends the recording when it is closed
         self._before: str | None = None
 
     def start(self) -> Monitor:
@@ -192,24 +193,25 @@ class Monitor:
             raise UsageError(
                 f"a Monitor is for one recording, and that of {self.path} was started; make another Monitor"
             )
-        stop_reader, self._stop = _pipe()
+        stop_reader, stop_writer = _pipe()
         tell_reader, tell_writer = _pipe()
+        errors_reader, errors_writer = _pipe()
         config = {**self._config, "stop_fd": stop_reader, "tell_fd": tell_writer, "detach": True}
         try:
             starter = subprocess.Popen(
                 [*_SAMPLER, json.dumps(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=errors_writer,
                 pass_fds=(stop_reader, tell_writer),
                 start_new_session=True,  # the terminal's Ctrl-C is for the program
                 env=_environment(),
             )
         finally:
-            os.close(stop_reader)
-            os.close(tell_writer)
+            for end in (stop_reader, tell_writer, errors_writer):
+                os.close(end)
         starter.wait()  # the sampler is its child, and none of ours: os.wait() of the program does not meet it
-        self._starter, self._errors = os.getpid(), starter.stderr
+        self._starter, self._errors, self._stop = os.getpid(), Held(errors_reader), Held(stop_writer)
         said = os.read(tell_reader, 4096).decode()  # waits for "ready", or for its end
         os.close(tell_reader)
         if not said.startswith("ready "):
@@ -224,12 +226,12 @@ class Monitor:
 
     def stop(self) -> None:
         """End the recording; returns when the file is complete. In a forked child it does nothing."""
-        errors, self._errors = self._errors, None
-        if errors is None:
+        (errors, self._errors), (stop, self._stop) = (self._errors, None), (self._stop, None)
+        if errors is None or stop is None:
             return
         if os.getpid() != self._starter:
             errors.close()
-            os.close(self._stop)
+            stop.close()
             return
         if self._own:
             marks.let_go()
@@ -237,9 +239,10 @@ class Monitor:
                 os.environ.pop(ENVIRONMENT, None)
             else:
                 os.environ[ENVIRONMENT] = self._before
-        with contextlib.suppress(OSError):  # the sampler is gone; the file holds what it had written
-            os.write(self._stop, b"stop")
-        os.close(self._stop)
+        if stop.is_ours():
+            with contextlib.suppress(OSError):  # the sampler is gone; the file holds what it had written
+                os.write(stop.number, b"stop")
+            stop.close()
         said = _until_its_end(errors)
         if said is None:
             with contextlib.suppress(OSError):
@@ -249,10 +252,10 @@ class Monitor:
             sys.stderr.write(said)
 
     def _give_up(self, said: str) -> NoReturn:
-        assert self._errors is not None
+        assert self._errors is not None and self._stop is not None
         text = (_until_its_end(self._errors) or "").strip().removeprefix("memgauge: ")
-        os.close(self._stop)
-        self._errors = None
+        self._stop.close()
+        self._errors = self._stop = None
         kind = UsageError if said == f"failed {UsageError.exit_code}\n" else RunError
         raise kind(text or "the sampler could not be started")
 
@@ -276,13 +279,18 @@ def _pipe() -> tuple[int, int]:
     return reader, writer
 
 
-def _until_its_end(errors: IO[bytes]) -> str | None:
-    """Return what a sampler says until it ends; None if it does not end in time."""
+def _until_its_end(errors: Held) -> str | None:
+    """Return what a sampler says until it ends; None if it does not end in time.
+
+    A program that has closed the pipe has ended the recording by that: there is nothing to wait for.
+    """
     said, ends_at = b"", time.monotonic() + _STOPS_WITHIN_S
-    with errors, selectors.DefaultSelector() as selector:
-        selector.register(errors, selectors.EVENT_READ)
+    if not errors.is_ours():
+        return ""
+    with contextlib.closing(errors), selectors.DefaultSelector() as selector:
+        selector.register(errors.number, selectors.EVENT_READ)
         while selector.select(ends_at - time.monotonic()):
-            piece = os.read(errors.fileno(), 65536)
+            piece = os.read(errors.number, 65536)
             if not piece:
                 return said.decode(errors="replace")
             said += piece
