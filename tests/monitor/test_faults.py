@@ -23,7 +23,7 @@ from jobs import MIB, Job, memgauge, ticks, until, values, why_ends_are_not_told
 from memgauge import __file__ as memgauge_file
 from memgauge.errors import UsageError
 from memgauge.explain.recording import summarise
-from memgauge.monitor import cgroup, endings
+from memgauge.monitor import calling, cgroup, endings
 from memgauge.monitor.clock import Clock
 from memgauge.monitor.events import Events
 from memgauge.monitor.lanes import Pace
@@ -671,6 +671,35 @@ def test_a_folder_that_may_not_be_looked_into_is_an_error(tmp_path: Path, everyb
         done = subprocess.run(command, capture_output=True, text=True, check=False, **nobody())
         assert done.returncode == 2
         assert done.stderr == f"memgauge: {folder / 'a.mg'} cannot be written: the folder {folder} {why}\n"
+
+
+def test_marks_of_a_job_that_becomes_another_user_arrive(tmp_path: Path, everybodys: str) -> None:
+    path = tmp_path / "a.mg"
+    says = 'import memgauge\nwith memgauge.phase("as nobody"): memgauge.mark("step", 1)'
+    becomes = (
+        "import os, sys\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        f"os.chdir('/'); os.execv({everybodys!r}, [{everybodys!r}, '-c', {says!r}])"
+    )
+    command = memgauge("monitor", "-q", "-o", str(path), "--", sys.executable, "-c", becomes)
+    subprocess.run(command, check=True, env=nobody()["env"])
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert ([p.name for p in said.phases], said.marks, said.marks_lost) == (["as nobody"], 3, 0)
+
+
+def test_a_stranger_of_another_user_sends_no_marks(tmp_path: Path, everybodys: str) -> None:
+    job = Job("say(str(os.getpid())); wait()", tmp_path / "a.mg", "-q")
+    (address, *_) = calling.attached_addresses(int(job.heard()))
+    environment = {**nobody()["env"], calling.ENVIRONMENT: address}
+    says = [everybodys, "-c", "import memgauge; memgauge.mark('not of the job')"]
+    subprocess.run(says, check=True, **{**nobody(), "env": environment})
+    job.go()
+    job.end()
+    with RunFile(tmp_path / "a.mg") as run:
+        assert not run.marks
+        (note,) = (n for n in run.notes if n.topic == "marks")
+    assert "of user 65534" in note.text
 
 
 def test_a_process_that_may_not_be_read_is_named_with_the_remedy(tmp_path: Path, everybodys: str) -> None:

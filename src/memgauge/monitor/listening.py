@@ -39,17 +39,20 @@ class Listener:
 
     Args:
         attached: Pid of a process that was not started by us, and so does not know our address.
-        users: The user ids that may connect.
+        users: The user ids that may connect; of others only who is followed.
+        refuse: Is told pid and user of who is turned away.
     """
 
-    def __init__(self, attached: int | None, users: set[int]) -> None:
+    def __init__(
+        self, attached: int | None, users: set[int], refuse: Callable[[int, int], None] = lambda *_: None
+    ) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if sys.platform == "linux":
             self.address = f"@memgauge/marks/{os.getpid()}-{secrets.token_hex(8)}"
         else:
             self._folder = tempfile.TemporaryDirectory(prefix="memgauge-")
             self.address = os.path.join(self._folder.name, "marks")
-        self._users = users
+        self._users, self._refuse = users, refuse
         self._rings = [_ring(self.address)]
         self.attached_is_taken = False
         if attached is not None:
@@ -80,8 +83,13 @@ class Listener:
     def is_used(self) -> bool:
         return bool(self._links)
 
-    def accept(self, welcome: Callable[[int], str]) -> None:
-        """Take those who call; `welcome(pid)` is what a process is told: whose its peaks are."""
+    def accept(self, welcome: Callable[[int], str], follows: Callable[[int], bool] = lambda _: False) -> None:
+        """Take those who call.
+
+        Args:
+            welcome: Returns what a process is told: whose its peaks are.
+            follows: Whether a process is one of the job's, whoever it runs as.
+        """
         for ring in self._rings:
             while True:
                 try:
@@ -91,8 +99,10 @@ class Listener:
                         continue
                     break
                 connection = _Connection(link)
-                if connection.user is not None and connection.user not in self._users:
+                pid, user = connection.pid, connection.user
+                if pid is not None and user is not None and user not in self._users and not follows(pid):
                     link.close()
+                    self._refuse(pid, user)
                     continue
                 with contextlib.suppress(OSError):
                     link.settimeout(0.05)

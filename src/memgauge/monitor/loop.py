@@ -128,7 +128,7 @@ class Loop:
         if self._signals.fd in ready:
             lifetimes.pass_on(self._signals, is_program=self._stop_fd is not None)
         if is_called:
-            self._listener.accept(self._peaks.welcome)
+            self._listener.accept(self._peaks.welcome, self._tree.live.__contains__)
         if self._stop_fd in ready:
             assert self._stop_fd is not None
             if os.read(self._stop_fd, 4096) or not lifetimes.root_is_over():

@@ -90,7 +90,8 @@ class Sampler:
         self._notes = Notes(self._writer, self._clock)
         if config.get("estimate_file"):
             self._writer.set_document("estimate", Path(config["estimate_file"]).read_text(encoding="utf-8"))
-        self._listener = Listener(pid, {0, os.getuid(), os.geteuid(), *_owner_of(pid, self._system)})
+        users = {0, os.getuid(), os.geteuid(), *_owner_of(pid, self._system)}
+        self._listener = Listener(pid, users, self._say_turned_away)
         if self._listener.attached_is_taken:
             self._notes.say(
                 "marks", "two other recordings receive the marks of this job, so there are none here"
@@ -235,6 +236,13 @@ class Sampler:
             self._viewer.wait()
         self._saving.close()
         self.tell_starter("done")
+
+    def _say_turned_away(self, pid: int, user: int) -> None:
+        self._notes.say(
+            "marks",
+            f"process {pid} of user {user} wanted to send marks, and is not known to be one of the job's",
+            "record as that user, or as root",
+        )
 
     @property
     def ending(self) -> Ending:

@@ -192,7 +192,7 @@ def _missed(recording: Recording) -> Iterable[tuple[str, str, str]]:
     if recording.marks_lost:
         yield (
             "marks",
-            f"{recording.marks_lost:,} were dropped, since they came faster than they could be written",
+            f"{recording.marks_lost:,} were dropped: they came faster than they could be written, or from a signal's handler amid another",
             "",
         )
     shown: list[RecordingNote] = list(recording.notes)[:_MOST_NOTES]
