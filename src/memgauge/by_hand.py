@@ -129,7 +129,8 @@ def both(
     table = reader.table()
     formula = formula_of(table, workload, place, None)
     instant = first_peak(timeline)
-    calls = gap.in_step(table.calls, trace, gap.peak_step(trace, instant))
+    step = gap.peak_step(trace, instant)
+    calls = tuple(call for call in table.calls if call.step == step)
     counted = gap.Counted(
         categories=_by_category(formula),
         calls=calls if formula.training is not None else totals.largest_pair(calls),

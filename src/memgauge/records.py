@@ -22,6 +22,7 @@ import msgspec
 # How assumptions begin that are also warnings on stderr.
 NEVER_BACKWARD = "the step never called backward"
 STEPS_GROW = "memory grows from step to step"
+NEVER_STEPPED = "no optimizer made a step"
 # How the assumption begins of a program whose run may depend on the very card.
 ASKED_CARD = "the program asked which GPU this is"
 

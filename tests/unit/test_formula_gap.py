@@ -11,10 +11,9 @@ from memgauge.arguments import TargetOptions
 from memgauge.by_hand import both
 from memgauge.errors import UsageError
 from memgauge.estimate import estimate
-from memgauge.formula.gap import in_step
 from memgauge.formula.reasons import extra_name
-from memgauge.formula.records import Both, LayerCall, OutputTensor
-from memgauge.records import Category, MemoryEvent, Trace
+from memgauge.formula.records import Both
+from memgauge.records import MemoryEvent
 from memgauge.workload import Workload
 
 torch = pytest.importorskip("torch")
@@ -182,23 +181,7 @@ def test_inference_counts_two_maps_and_names_what_else_lives() -> None:
     assert_adds_up(found)
 
 
-def test_a_step_that_only_repeats_has_its_own_storages() -> None:
-    def events(step: int, first: int) -> list[MemoryEvent]:
-        phase = f"step {step} forward"
-        made = [MemoryEvent(first + i, 10 + i, phase, "a", "op") for i in range(2)]
-        return made + [MemoryEvent(e.storage, -e.requested_bytes, phase, "a", "op") for e in made]
-
-    trace = Trace(
-        events=[*events(1, 0), *events(2, 2), *events(3, 4)],
-        categories=[Category.ACTIVATION] * 6,
-        layers=["a"] * 6,
-    )
-    calls = [LayerCall(2, "a", (OutputTensor(11, 3, "new"),))]
-    assert in_step(calls, trace, 3) == (LayerCall(3, "a", (OutputTensor(11, 5, "new"),)),)
-    assert in_step(calls, trace, 2) == tuple(calls)
-
-
-def test_a_gap_in_a_repeated_step_adds_up() -> None:
+def test_a_gap_in_a_later_step_adds_up() -> None:
     assert_adds_up(both("zoo:mlp", steps=6, device="nvidia-a100-80gb"))
 
 

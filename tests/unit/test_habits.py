@@ -438,3 +438,95 @@ def test_averaged_weights_have_their_batch_norm_updated(device: str) -> None:
 
     workload = Workload(build=build, batch=lambda: torch.randn(8, 64), step=step)
     assert not trace(workload, device=device).assumptions
+
+
+def accumulating(count: int) -> Workload:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer, list[int]]:
+        model = nn.Linear(1024, 1024, bias=False)
+        return model, torch.optim.AdamW(model.parameters()), []
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, done: list[int], x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        done.append(1)
+        if len(done) % count == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Workload(build=build, batch=lambda: torch.zeros(4, 1024), step=step)
+
+
+def test_steps_that_differ_are_each_traced_also_after_two_that_were_alike() -> None:
+    state = {
+        (count, steps): memgauge.estimate(accumulating(count), steps=steps).at_peak.categories.get(
+            "optimizer_state"
+        )
+        for count, steps in ((3, 3), (4, 3), (4, 8), (6, 7))
+    }
+    assert state[3, 3] == state[4, 8] == state[6, 7] == 2 * 4 * MIB + 4
+    assert state[4, 3] is None
+
+
+def test_a_run_in_which_no_optimizer_steps_is_warned_of() -> None:
+    def warned(workload: Workload) -> list[str]:
+        return [
+            a for a in memgauge.estimate(workload).assumptions if a.startswith("no optimizer made a step")
+        ]
+
+    assert warned(accumulating(4)) and not warned(accumulating(2))
+    assert not warned(Workload(build=network, batch=half, step=lambda m, x: m(x.float()).sum().backward()))
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia-t4"])
+def test_operators_that_only_call_others_are_followed_in_inference_mode(device: str) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return model(x).repeat_interleave(3, dim=1)
+
+    workload = Workload(
+        build=lambda: nn.Linear(8, 8), batch=lambda: torch.zeros(4, 8), step=step, mode="infer"
+    )
+    assert memgauge.estimate(workload, device=device).peak.allocated_bytes
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia-t4"])
+def test_draws_of_given_means_are_made_where_these_are(device: str) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        mean = model(x)
+        return (
+            torch.normal(mean, mean.exp())
+            + torch.normal(mean)
+            + torch.normal(0.0, 1.0, mean.shape, device=x.device)
+        )
+
+    workload = Workload(
+        build=lambda: nn.Linear(64, 64), batch=lambda: torch.zeros(64, 64), step=step, mode="infer"
+    )
+    found = memgauge.estimate(workload, device=device)
+    assert found.peak.allocated_bytes is not None and found.peak.allocated_bytes >= 5 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvidia-t4"])
+def test_a_skeleton_on_meta_stays_there(device: str) -> None:
+    def build() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+        models = [nn.Linear(512, 512) for _ in range(3)]
+        stacked, _ = torch.func.stack_module_state(models)  # type: ignore[arg-type]
+        return models[0].to("meta"), stacked
+
+    def step(skeleton: nn.Module, stacked: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda p: torch.func.functional_call(skeleton, (p,), (x,)))(stacked)
+
+    workload = Workload(build=build, batch=lambda: torch.zeros(8, 512), step=step, mode="infer")
+    found = memgauge.estimate(workload, device=device)
+    assert found.peak.allocated_bytes is not None and 3 * MIB <= found.peak.allocated_bytes < 24 * MIB
+
+
+def test_what_is_given_back_at_the_end_of_a_step_is_not_its_forward_pass() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = model(x)
+        y.sum().backward()
+        return y
+
+    found = estimated(network, lambda: torch.zeros(2**14, 1024), step)
+    reserved = {p.name: p.reserved_bytes for p in found.phases}
+    forward, backward = reserved["step 1 forward"], reserved["step 1 backward"]
+    assert forward is not None and backward is not None and forward < backward

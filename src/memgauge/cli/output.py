@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from memgauge.errors import UsageError
-from memgauge.records import NEVER_BACKWARD, STEPS_GROW
+from memgauge.records import NEVER_BACKWARD, NEVER_STEPPED, STEPS_GROW
 
 if TYPE_CHECKING:
     import msgspec
@@ -98,7 +98,7 @@ def write_text(out: Path, text: str, option: str = "") -> None:
 def warn(assumptions: Iterable[str]) -> None:
     """Write on stderr which assumptions the user may not have meant."""
     for text in assumptions:
-        if text.startswith((NEVER_BACKWARD, STEPS_GROW)):
+        if text.startswith((NEVER_BACKWARD, NEVER_STEPPED, STEPS_GROW)):
             note(f"warning: {text}")
 
 

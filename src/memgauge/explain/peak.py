@@ -81,7 +81,9 @@ def at_peak(trace: Trace, timeline: Timeline, instant: int, live: list[int]) -> 
 def phases(trace: Trace, timeline: Timeline, tensors: array[int]) -> tuple[Phase, ...]:
     """Return the highest occupancy of each phase in order, and of the steady (last) step apart.
 
-    What is held when a phase begins counts as part of it.
+    What is held when a phase begins counts as part of it. What a step gives back at its end is labelled as its
+    forward pass, where its Python code is again: a piece of a phase that only gives back is none of it, unless
+    there is no other.
     """
     kinds = [timeline.requested_bytes, timeline.allocated_bytes, tensors]
     if timeline.reserved_bytes is not None:
@@ -94,9 +96,14 @@ def phases(trace: Trace, timeline: Timeline, tensors: array[int]) -> tuple[Phase
             begin, name = index, event.phase
     if len(tensors):
         spans.setdefault(name, []).append((begin, len(tensors)))
+
+    def requests(piece: tuple[int, int]) -> bool:
+        return any(event.requested_bytes > 0 for event in trace.events[slice(*piece)])
+
+    pieces_of = {name: list(filter(requests, pieces)) or pieces for name, pieces in spans.items()}
     highest = {
         name: [max(max(kind[max(begin - 1, 0) : end]) for begin, end in pieces) for kind in kinds]
-        for name, pieces in spans.items()
+        for name, pieces in pieces_of.items()
     }
     found = [_phase(name, values) for name, values in highest.items()]
     steps = [name for name in highest if name.startswith("step ")]

@@ -68,37 +68,6 @@ def peak_step(trace: Trace, instant: int) -> int:
     return int(words[1]) if len(words) > 2 and words[0] == "step" else 1
 
 
-def in_step(calls: Sequence[LayerCall], trace: Trace, step: int) -> tuple[LayerCall, ...]:
-    """Return the calls of `step` with that step's storages.
-
-    A step that only repeats an earlier one was not watched; its storages are those
-    requested at the same place in the order of the step.
-    """
-    own = tuple(call for call in calls if call.step == step)
-    if own or not calls:
-        return own
-    last = calls[-1].step
-    there, here = (_requested_in(trace, number) for number in (last, step))
-    twin = dict(zip(there, here, strict=False))
-    return tuple(
-        LayerCall(
-            step,
-            call.path,
-            tuple(
-                OutputTensor(t.count_bytes, t.storage if t.storage is None else twin.get(t.storage), t.how)
-                for t in call.outputs
-            ),
-        )
-        for call in calls
-        if call.step == last
-    )
-
-
-def _requested_in(trace: Trace, step: int) -> list[int]:
-    start = f"step {step} "
-    return [e.storage for e in trace.events if e.requested_bytes > 0 and e.phase.startswith(start)]
-
-
 def categories(counted: Counted, at_peak: Mapping[str, int]) -> tuple[CategoryRow, ...]:
     """Return formula and trace by category; gradients of activations are the trace's `temporary`."""
     rows = []

@@ -105,8 +105,7 @@ class _Watch:
     def batch_made(self) -> None:
         pass
 
-    def step_ended(self, number: int) -> bool:
+    def step_ended(self, number: int) -> None:
         self.run.step_ns.append(time.perf_counter_ns() - self._begin)
         self.say()
         self.end_phase()
-        return False

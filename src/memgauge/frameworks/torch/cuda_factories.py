@@ -74,8 +74,10 @@ def _default_device() -> torch.device | None:
 def _factory(
     real: Callable[..., Any], placement: Placement, *, default: bool, moves: bool = False
 ) -> Callable[..., Any]:
+    is_normal = getattr(real, "__name__", "") == "normal"  # given means or deviations, it is no factory
+
     def make(*args: Any, **kwargs: Any) -> Any:
-        if not placement.active:
+        if not placement.active or (is_normal and _has_tensor(args, kwargs)):
             return real(*args, **kwargs)
         is_pinned = kwargs.pop("pin_memory", False)
         device = kwargs.get("device")
@@ -102,6 +104,10 @@ def _factory(
     make.__wrapped__ = real  # type: ignore[attr-defined]
     make.__name__ = getattr(real, "__name__", "factory")
     return make
+
+
+def _has_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
 
 
 def _legacy(real: Any, placement: Placement) -> type:

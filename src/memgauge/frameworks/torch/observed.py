@@ -54,9 +54,8 @@ class Runner:
         self._input_now = False
         self._mark()
 
-    def step_ended(self, number: int) -> bool:
+    def step_ended(self, number: int) -> None:
         self._mark_roles(step_ended=True)
-        return False
 
     def _mark_roles(self, step_ended: bool = False) -> None:
         roles: dict[int, tuple[int, Category, str]] = {}
@@ -110,7 +109,8 @@ class Reading:
                 self._allocate(item)
             else:
                 self._release(item)
-        warning = protocol.never_trained(self._runner.workload, self._runner.scopes)
+        runner = self._runner
+        warning = protocol.never_trained(runner.workload, runner.scopes, runner.objects)
         return Trace(
             events=self._events[: self._end],
             categories=self._categories,

@@ -157,6 +157,11 @@ def is_composite(name: str) -> bool:
     return has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CPU")
 
 
+def _takes_others(func: Any) -> bool:
+    """Return whether an overload only calls the one that looks at values, as `repeat_interleave(x, 3)` does."""
+    return bool(func._overloadname in ("self_int", "self_Tensor"))
+
+
 def _read_schema(func: Any) -> Rule:
     schema = func._schema
     name = schema.name.replace("::", ".")
@@ -178,7 +183,7 @@ def _read_schema(func: Any) -> Rule:
         kind = Kind.READ
     elif name in _METADATA or name.startswith("profiler."):
         kind = Kind.METADATA
-    elif name in _DYNAMIC:
+    elif name in _DYNAMIC and not _takes_others(func):
         kind = Kind.DYNAMIC
     elif name in _EMPTY:
         kind = Kind.EMPTY

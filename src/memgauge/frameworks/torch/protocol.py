@@ -14,7 +14,7 @@ import torch
 
 from memgauge.frameworks.torch.roles import tensors_in
 from memgauge.frameworks.torch.scopes import Scopes, as_tuple
-from memgauge.records import NEVER_BACKWARD
+from memgauge.records import NEVER_BACKWARD, NEVER_STEPPED
 from memgauge.usercode import as_script
 from memgauge.workload import Workload
 
@@ -33,8 +33,8 @@ class Observer(Protocol):
     def batch_made(self) -> None:
         """The batch is there; the user's step is next."""
 
-    def step_ended(self, number: int) -> bool:
-        """Step `number` is over, its batch and result dropped; True ends the run early."""
+    def step_ended(self, number: int) -> None:
+        """Step `number` is over, its batch and result dropped."""
 
 
 def run(workload: Workload, observer: Observer, device: torch.device, steps: int) -> None:
@@ -63,8 +63,7 @@ def _run(workload: Workload, observer: Observer, device: torch.device, steps: in
         del batch, result
         if device.type == "cuda":
             torch.cuda.synchronize()  # kernels run behind the program: a step ends when its last one does
-        if observer.step_ended(number):
-            break
+        observer.step_ended(number)
 
 
 def made(function: Callable[..., Any], device: torch.device) -> Any:
@@ -92,7 +91,8 @@ def place(objects: Any, device: torch.device) -> None:
     """Move modules, and the state of optimizers, that are not on the device yet."""
     for item in as_tuple(objects):
         if isinstance(item, torch.nn.Module):
-            if any(t.device.type != device.type for t in (*item.parameters(), *item.buffers())):
+            places = {t.device.type for t in (*item.parameters(), *item.buffers())}
+            if places - {device.type} and "meta" not in places:  # a skeleton, for torch.func.functional_call
                 item.to(device)
         elif isinstance(item, torch.optim.Optimizer):
             for state in item.state.values():
@@ -120,8 +120,13 @@ def move(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def never_trained(workload: Workload, scopes: Scopes) -> str | None:
-    """Return the warning for a training workload whose steps never called backward."""
+def never_trained(workload: Workload, scopes: Scopes, objects: Any) -> str | None:
+    """Return the warning for a training workload whose steps never called backward, or no optimizer."""
     if workload.mode == "train" and scopes.backward_calls == 0:
         return f"{NEVER_BACKWARD}: this is the memory of inference (mode='infer' says so)"
+    has_optimizer = any(isinstance(item, torch.optim.Optimizer) for item in as_tuple(objects))
+    if workload.mode == "train" and has_optimizer and not scopes.has_stepped():
+        return (
+            f"{NEVER_STEPPED}: its state is not in the figures (where gradients are accumulated: --steps N)"
+        )
     return None

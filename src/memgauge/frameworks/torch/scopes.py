@@ -158,6 +158,10 @@ class Scopes:
         stepped = (reference() for reference in self._stepped.values())
         return (*objects, *(o for o in stepped if o is not None and not any(o is known for known in objects)))
 
+    def has_stepped(self) -> bool:
+        """Return whether any optimizer has."""
+        return bool(self._stepped)
+
     def _step_begins(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped[id(optimizer)] = weakref.ref(optimizer)
         self._before_optimizer.append(self._switch(OPTIMIZER))

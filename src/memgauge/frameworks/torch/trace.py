@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
@@ -28,7 +27,7 @@ from memgauge.frameworks.torch.phantom import PhantomMode, WorkspaceModel
 from memgauge.frameworks.torch.roles import storages, tensors_of_roles
 from memgauge.frameworks.torch.scopes import SETUP, Scopes, as_tuple
 from memgauge.frameworks.torch.values import ValueReader
-from memgauge.records import STEPS_GROW, Category, MemoryEvent, Scratch, Trace
+from memgauge.records import STEPS_GROW, Category, MemoryEvent, Trace
 from memgauge.units import format_bytes
 from memgauge.usercode import user_traceback
 from memgauge.workload import Workload
@@ -164,8 +163,6 @@ class _Tracer:
         self._lent_state: list[tuple[torch.optim.Optimizer, Any]] = []
         self._step_begin = 0
         self._held_bytes: list[int] = []  # at the end of each step, without what is bounded
-        self._held_before: tuple[int, int, Counter[tuple[int, Category, str]]] | None = None
-        self._repeat: range | None = None
 
     def semantics(self, card: Card | None) -> AbstractContextManager[None]:
         """Return the context that gives the program the meaning it has on the target."""
@@ -201,23 +198,13 @@ class _Tracer:
     def batch_made(self) -> None:
         self.mode.input_now = False
 
-    def step_ended(self, number: int) -> bool:
+    def step_ended(self, number: int) -> None:
         self.mode.end_of_step()
         self._settle()
         begin, self._step_begin = self._step_begin, len(self.ledger.events)
         self.ledger.keep(since=begin)
-        live = (
-            (size, self.ledger.categories[s], self.ledger.layers[s]) for s, size in self.ledger.live.items()
-        )
-        held = self._pinned_bytes(), self.ledger.captures, Counter(live)
         categories = self.ledger.categories
         self._held_bytes.append(sum(n for s, n in self.ledger.live.items() if categories[s] not in _BOUNDED))
-        if number >= 2 and held == self._held_before and number < self.steps:
-            self._repeat = range(begin, self._step_begin)
-            self._steps_left = range(number + 1, self.steps + 1)
-            return True
-        self._held_before = held
-        return False
 
     def _pinned_bytes(self) -> int:
         return self.mode.placement.pinned.peak_reserved_bytes if isinstance(self.mode, CudaPhantomMode) else 0
@@ -241,28 +228,21 @@ class _Tracer:
         ledger = self.ledger
         end = self._step_begin
         events = ledger.events[:end]
-        categories, layers = list(ledger.categories), list(ledger.layers)
-        scratch, releases = dict(ledger.scratch), [r for r in ledger.cache_releases if r <= end]
-        streams = dict(ledger.streams)
-        if self._repeat is not None:
-            _repeat_step(
-                events, categories, layers, self._repeat, self._steps_left, scratch, releases, streams
-            )
         if self._moved_in_vain and _is_highest_in_setup(events):
             self.values.assume(_BUILT_THERE)
         assumptions = list(self.values.assumptions)
-        warning = protocol.never_trained(self.workload, self.scopes)
+        warning = protocol.never_trained(self.workload, self.scopes, self._objects)
         warnings = [w for w in (warning, _growth(self._held_bytes, sum(ledger.live.values()))) if w]
         return Trace(
             events=events,
-            categories=categories,
-            layers=layers,
+            categories=list(ledger.categories),
+            layers=list(ledger.layers),
             modules=self.scopes.modules(),
             assumptions=assumptions + warnings,
             unmodelled=list(self.unmodelled),
-            scratch=scratch,
-            cache_releases=releases,
-            streams=streams,
+            scratch=dict(ledger.scratch),
+            cache_releases=[r for r in ledger.cache_releases if r <= end],
+            streams=dict(ledger.streams),
             pinned_bytes=self._pinned_bytes(),
             uses=self._uses,
             memory_fraction=ledger.memory_fraction,
@@ -294,51 +274,3 @@ def _is_highest_in_setup(events: Sequence[MemoryEvent]) -> bool:
     held = list(accumulate(event.requested_bytes for event in events))
     steps = next((i for i, event in enumerate(events) if event.phase != SETUP), len(events))
     return max(held[:steps], default=0) > max(held[steps:], default=0)
-
-
-def _repeat_step(
-    events: list[MemoryEvent],
-    categories: list[Category],
-    layers: list[str],
-    span: range,
-    numbers: range,
-    scratch: dict[int, Scratch],
-    releases: list[int],
-    streams: dict[int, int],
-) -> None:
-    """Append the steady step again under new storage numbers, once for each step left.
-
-    A storage that the step gives back without having taken it stands for the one of
-    equal size, category and layer that it leaves behind.
-    """
-    step = events[span.start : span.stop]
-    taken = {e.storage for e in step if e.requested_bytes > 0}
-    given = {e.storage for e in step if e.requested_bytes < 0}
-    left: dict[tuple[int, Category, str], list[int]] = {}
-    size = {e.storage: e.requested_bytes for e in events if e.requested_bytes > 0}
-    key = {s: (size[s], categories[s], layers[s]) for s in taken | given}
-    for storage in sorted(taken - given):
-        left.setdefault(key[storage], []).append(storage)
-    heirs = {old: left[key[old]].pop(0) for old in sorted(given - taken) if left.get(key[old])}
-    current = dict(heirs)
-    released = [r - span.start for r in releases if span.start <= r < span.stop]
-    for number in numbers:
-        fresh: dict[int, int] = {}
-        releases += [len(events) + place for place in released]
-        for event in step:
-            if event.requested_bytes > 0:
-                fresh[event.storage] = len(categories)
-                categories.append(categories[event.storage])
-                layers.append(layers[event.storage])
-                if event.storage in scratch:
-                    scratch[fresh[event.storage]] = scratch[event.storage]
-                if event.storage in streams:
-                    streams[fresh[event.storage]] = streams[event.storage]
-                storage = fresh[event.storage]
-            elif event.storage in fresh:
-                storage = fresh[event.storage]
-            else:
-                storage = current.get(event.storage, event.storage)
-            kind = event.phase.split(" ", 2)[-1]
-            events.append(event._replace(storage=storage, phase=f"step {number} {kind}"))
-        current = {old: fresh[heir] for old, heir in heirs.items()}

@@ -62,9 +62,8 @@ class _Phases:
     def batch_made(self) -> None:
         pass
 
-    def step_ended(self, number: int) -> bool:
+    def step_ended(self, number: int) -> None:
         self.step_seconds.append(time.perf_counter() - self._begin)
-        return False
 
 
 def allocated_peaks(workload: Workload, *, steps: int) -> dict[str, int]:
