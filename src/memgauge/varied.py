@@ -57,7 +57,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
 
 class Varied:
-    """A workload of which one argument varies, on one card; traces as little as it can."""
+    """A workload of which one argument varies, on one card; traces as little as it can, and tells what it traces."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Varied:
         sets: Mapping[str, str],
         steps: int,
         stack: Stack | None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         if name in _NO_NUMBERS:
             raise UsageError(
@@ -83,6 +84,7 @@ class Varied:
         self.description: dict[str, object] = {}
         self._target, self._options, self._sets = target, options, dict(sets)
         self._trace, software = tracer(steps, stack)
+        self._tell = tell
         self.stack = software(place)
         self._line: Affine | None = None
         self._draws, self._next_draw = 0, _FIRST  # lines tried, and the least value for which the next one is
@@ -125,6 +127,7 @@ class Varied:
                 options = dataclasses.replace(options, **sized)
             else:
                 sets[self.name] = str(value)
+            self._tell(f"tracing {self._target} with {self.name}={value} on {self.place.name}")
             workload = resolve(self._target, options, sets)
             self.description = {k: v for k, v in workload.description.items() if k != self.name}
             self.traced[value] = self._trace(workload, self.place)
@@ -137,6 +140,9 @@ class Varied:
             traces = [self.really(value) for value in (first, second, verified)]
         except WorkloadError:
             return  # the code does not run at these values; each value asked for is traced
+        if len({len(trace.events) for trace in traces}) == len(traces):
+            self.drop_lines()  # it is a number of layers, or the like: other events, not other sizes
+            return
         line = Affine.through(first, traces[0], second, traces[1])
         if line is not None and line.gives(verified, traces[2]):
             self._line = line

@@ -24,6 +24,7 @@ from memgauge.targets import resolve
 from memgauge.varied import Curve, Row, Varied, row_of, tracer
 
 _LOWEST_POWERS = 11  # the search begins at 1, or at a power of two up to 1024
+_FEW, _FARTHEST = 16, 16  # times the first value are looked at by doubling; how far a guess may go at once
 _LARGEST = 2**40  # more is no size of anything; memory does not depend on the value
 
 
@@ -141,6 +142,7 @@ def curve(
     steps: int = 3,
     allocator: CudaSettings | None = None,
     stack: Stack | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Curve:
     """Return what a workload takes on a card at each of the values.
 
@@ -148,7 +150,7 @@ def curve(
         UsageError: The argument is unknown, or the device is no card.
     """
     begin = time.perf_counter_ns()
-    varied = Varied(target, _card(device), name, options, sets, steps, stack)
+    varied = Varied(target, _card(device), name, options, sets, steps, stack, tell)
     if not varied.confirm(max(values)):
         varied.drop_lines()
     rows = tuple(varied.row(value, allocator) for value in values)
@@ -165,6 +167,7 @@ def largest(
     steps: int = 3,
     allocator: CudaSettings | None = None,
     stack: Stack | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Largest:
     """Return the largest value of an argument with which the workload fits a card, and the curve to it.
 
@@ -172,7 +175,7 @@ def largest(
         UsageError: The argument is unknown, the device is no card, or memory does not grow with it.
     """
     begin = time.perf_counter_ns()
-    varied = Varied(target, _card(device), name, options, sets, steps, stack)
+    varied = Varied(target, _card(device), name, options, sets, steps, stack, tell)
     search = _Search(varied, allocator or CudaSettings())
     start = search.first_taken()
     surely, probably = search.ends(start)
@@ -237,9 +240,28 @@ class _Search:
             row = self.row(value)
             return row is not None and _expected_fits(row)
 
+        def most(row: Row) -> int:
+            return row.device_bytes.high
+
+        def expected(row: Row) -> int:
+            least = row.fits.least_capacity_bytes
+            return row.device_bytes.expected if least is None else least.expected
+
         name = self._varied.name
-        first = _last(surely, name, start)
-        return first, _last(probably, name, first or start)
+        first = _last(surely, name, start, self._guess(most))
+        return first, _last(probably, name, first or start, self._guess(expected))
+
+    def _guess(self, need: Callable[[Row], int]) -> Callable[[int, int], int | None]:
+        """Return what guesses where the need meets what the card has: on the line through two values."""
+
+        def through(first: int, second: int) -> int | None:
+            low, high = self.row(first), self.row(second)
+            if low is None or high is None or need(high) <= need(low) or low.fits.capacity_bytes is None:
+                return None
+            share = (low.fits.capacity_bytes - need(low)) / (need(high) - need(low))
+            return first + int(share * (second - first))
+
+        return through
 
     def confirm(self, value: int) -> bool:
         """Trace the value found by replay; False if that changes anything, and the search is to be repeated."""
@@ -274,17 +296,34 @@ def _spread(rows: Mapping[int, Row], count: int = 10) -> list[int]:
     return known[::step]
 
 
-def _last(holds: Callable[[int], bool], name: str, at_least: int = 1) -> int | None:
-    """Return the largest value for which `holds`, which is taken to hold below any value it holds for."""
+def _last(
+    holds: Callable[[int], bool],
+    name: str,
+    at_least: int = 1,
+    guess: Callable[[int, int], int | None] = lambda *_: None,
+) -> int | None:
+    """Return the largest value for which `holds`, which is taken to hold below any value it holds for.
+
+    Args:
+        holds: Is asked seldom: the value may have to be traced.
+        name: Of the argument.
+        at_least: Where to begin.
+        guess: Where it ends to hold by what is known of two values; there it is looked first, and then near to it.
+    """
     if not holds(at_least):
         return None
     below, above = at_least, at_least * 2
     while holds(above):
-        below, above = above, above * 2
+        guessed = guess(below, above) if above >= _FEW * at_least else None
+        farthest = above * (2 if guessed is None else _FARTHEST)
+        below, above = above, farthest if guessed is None else min(max(guessed, above) + 1, farthest)
         if above > _LARGEST:
             raise UsageError(
                 f"memory does not grow with {name}: {below} still fits, so no largest value exists"
             )
+    guessed = guess(below, above) if above - below > 1 else None
+    if guessed is not None:
+        below, above = _near(min(max(guessed, below + 1), above - 1), below, above, holds)
     while above - below > 1:
         middle = (below + above) // 2
         if holds(middle):
@@ -292,6 +331,20 @@ def _last(holds: Callable[[int], bool], name: str, at_least: int = 1) -> int | N
         else:
             above = middle
     return below
+
+
+def _near(guessed: int, below: int, above: int, holds: Callable[[int], bool]) -> tuple[int, int]:
+    """Return a narrower pair of values, of which it holds for the first and not for the second."""
+    step = 1
+    if holds(guessed):
+        below = guessed
+        while below + step < above and holds(below + step):
+            below, step = below + step, step * 2
+        return below, min(above, below + step)
+    above = guessed
+    while above - step > below and not holds(above - step):
+        above, step = above - step, step * 2
+    return max(below, above - step), above
 
 
 def _card(name: str) -> Device:

@@ -37,6 +37,23 @@ def test_replayed_values_equal_traced_ones() -> None:
     ]
 
 
+def test_the_largest_of_what_changes_the_number_of_events_is_found_in_few_traces(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(
+        "import torch, memgauge\n"
+        "def run(depth: int = 1):\n"
+        "    build = lambda: torch.nn.Sequential(*(torch.nn.Linear(8192, 8192) for _ in range(depth)))\n"
+        "    step = lambda model, x: model(x).sum().backward()\n"
+        "    return memgauge.Workload(build=build, batch=lambda: torch.zeros(1, 8192), step=step)\n"
+    )
+    told: list[str] = []
+    found = largest(f"{tmp_path}/deep.py:run", device="nvidia-t4", name="depth", tell=told.append, **MLP)
+    assert found.surely is not None and found.probably is not None
+    fits = {row.value: row.fits.verdict for row in found.curve.rows}
+    assert fits[found.surely] == "yes" != fits[found.surely + 1]
+    assert 25 <= found.surely <= found.probably <= 30  # parameters and gradients of 512 MiB a layer, 15 GiB
+    assert len(told) == len(found.curve.traced) <= 12
+
+
 def test_sizes_off_the_line_are_noticed() -> None:
     once = varied()
     first, second, third = (once.really(v) for v in (8, 16, 40))

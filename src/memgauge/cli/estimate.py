@@ -172,8 +172,8 @@ def _show_many(
         view = catalogue_view(result)
     else:
         name, values = many.parse_values(vary)
-        with running(f"predicting {target} for {len(values)} values of {name}"):
-            result = many.curve(target, device=device, name=name, values=values, **facts)
+        with running(f"predicting {target} for {len(values)} values of {name}") as tell:
+            result = many.curve(target, device=device, name=name, values=values, tell=tell, **facts)
         view = curve_view(result)
     save_json(result, out)
     warn(result.assumptions)

@@ -72,7 +72,7 @@ def command(
     )
     options.refuse_cuda_without_nvidia(device, cuda_version)
     allocator = None if alloc_conf is None else parse_cuda_settings(alloc_conf)
-    with running(f"finding the largest {vary} of {target} on {device}"):
+    with running(f"finding the largest {vary} of {target} on {device}") as tell:
         from memgauge.vary import largest
 
         result = largest(
@@ -84,6 +84,7 @@ def command(
             steps=steps,
             allocator=allocator,
             stack=stack,
+            tell=tell,
         )
     save_json(result, out)
     warn(result.assumptions)
