@@ -318,3 +318,34 @@ assert os.waitpid(pid, 0)[1] == 0
 """
     for _ in range(5):
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_marks_of_another_clock_have_the_time_at_which_they_arrive(tmp_path: Path) -> None:
+    other_clock = ["unshare", "--time", "--monotonic", "86400", "--boottime", "86400", "--fork"]
+    try:
+        subprocess.run([*other_clock, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there are no time namespaces here, or they may not be made")
+    path = tmp_path / "a.mg"
+    code = "import memgauge\nwith memgauge.phase('away'): pass"
+    job = memgauge("monitor", "-q", "-o", str(path), "--", *other_clock, sys.executable, "-c", code)
+    subprocess.run(job, check=True)
+    with RunFile(path) as run:
+        said = summarise(run)
+        assert len(run.marks) == 2
+        assert all(0 < m.time_us <= said.duration_us for m in run.marks)
+    (note,) = (n for n in said.notes if n.topic == "marks")
+    assert "time namespace" in note.text
+
+
+def test_cores_are_counted_from_the_beginning_of_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    code = "import time\nwhile time.process_time() < 1: pass"
+    subprocess.run(
+        memgauge("monitor", "-q", "-o", str(path), "--", sys.executable, "-S", "-c", code), check=True
+    )
+    with RunFile(path) as run:
+        said = summarise(run)
+        (job,) = run.processes
+    assert said.cpu_ns is not None and job.gone_us is not None
+    assert said.mean_cores == pytest.approx(said.cpu_ns / 1000 / (said.duration_us - job.seen_us), rel=0.03)

@@ -58,7 +58,7 @@ def summarise(run: RunFile) -> Recording:
         group_is_own=bool((header.get("cgroup") or {}).get("is_own")),
         average_used_bytes=sum(used.total) // len(used.total) if used.total else None,
         cpu_ns=cpu_ns,
-        mean_cores=cpu_ns / (end_us * 1000) if cpu_ns is not None and end_us else None,
+        mean_cores=_mean_cores(run, cpu_ns, end_us),
         phases=phases_of(run, found, rss, pss),
         processes=_processes(run, rows, lasts),
         devices=_devices(run, lasts),
@@ -150,6 +150,12 @@ def _sampled_cpu_ns(run: RunFile, lasts: dict[int, tuple[int, int, int]]) -> dic
     return {
         p: last - (0 if p in born_here else first) for p, (first, last, _) in read.items() if p is not None
     }
+
+
+def _mean_cores(run: RunFile, cpu_ns: int | None, end_us: int) -> float | None:
+    """Return the cores that the job kept busy, from its beginning or the recording's, whichever came later."""
+    begin_us = max(0, min(map(_began, run.processes), default=0))
+    return None if cpu_ns is None or end_us <= begin_us else cpu_ns / (1000 * (end_us - begin_us))
 
 
 def _higher(counted: int | None, sampled: int | None) -> int | None:

@@ -19,6 +19,8 @@ from memgauge.monitor.tracked import Tracked
 from memgauge.monitor.tree import Tree
 from memgauge.storage import SPAN, PeakRow, RunWriter
 
+# A mark that is older, or ahead of the sampler's clock by so much, was told by another clock.
+_OLDEST_MARK_US, _AHEAD_US = 24 * 3600 * 1_000_000, 1_000_000
 HIGHEST_US = 1_000_000  # the highest size of a process that seems to stand still is read so often
 BELOW_LAUNCHER = "the command stayed below what its launcher held before it"
 _BATCH_BYTES = 64 * PAGE * (os.cpu_count() or 1)  # ru_maxrss may be so much below VmHWM (percpu_counter)
@@ -262,8 +264,16 @@ class Peaks:
     def hear(self, heard: Iterable[Heard]) -> bool:
         """Put what processes said into the file; returns whether a phase began or ended."""
         boundary = False
+        now_us = self._clock.now_us()
         for said in heard:
             time_us = self._clock.of(said.time_ns)
+            if not now_us - _OLDEST_MARK_US < time_us < now_us + _AHEAD_US:
+                time_us = now_us
+                self._notes.say(
+                    "marks",
+                    f"the clock of process {said.pid} is another (a time namespace): its marks have the time at which "
+                    "they arrived",
+                )
             facts = said.facts if said.span is None else {**said.facts, SPAN: said.span}
             mark = self._writer.add_mark(time_us, said.pid, said.kind, said.name, said.value, facts)
             if said.kind != "mark":
