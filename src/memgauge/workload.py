@@ -13,7 +13,7 @@ from typing import Any
 from memgauge.errors import WorkloadError, nearest
 
 # What `Workload(values=...)` may declare.
-DECLARABLE = ("item", "condition", "nonzero", "masked_select", "nms")
+DECLARABLE = ("item", "condition", "nonzero", "masked_select", "nms", "unique")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Workload:
         step: Does one step exactly as a training loop would.
         values: What to answer when the step reads a value that is not known
             without running: `{"nonzero": 128}` says that `nonzero` or a mask as an
-            index finds 128 elements (so do `masked_select` and `nms`), `{"item": 0.5}`
+            index finds 128 elements (so do `masked_select`, `nms` and `unique`), `{"item": 0.5}`
             that `.item()` gives 0.5, `{"condition": True}` that a condition on a
             tensor holds; a number of times, such as 49, is for the line of a loop.
         mode: `"train"` or `"infer"`; only used to warn when training never

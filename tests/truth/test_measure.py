@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from memgauge.arguments import TargetOptions
 from memgauge.errors import MissingError, UsageError, WorkloadError
 from memgauge.estimate import estimate
 from memgauge.explain.compare import compare
@@ -162,3 +164,13 @@ def test_a_gpu_that_is_not_here_is_missing_not_wrong(tmp_path: Path) -> None:
 def test_a_device_of_the_catalogue_cannot_be_measured() -> None:
     with pytest.raises(UsageError, match="nvidia-t4"):
         measure("zoo:mlp", device="nvidia-t4")
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
+@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "fcos_resnet50_fpn"])
+def test_a_detector_that_really_runs_takes_what_was_predicted(name: str) -> None:
+    target = f"torchvision:{name}"
+    options, sets = TargetOptions(batch_size=1), {"min_size": "128", "max_size": "160"}
+    predicted = estimate(target, device="cpu", options=options, sets=sets, steps=2, host=False)
+    measured = measure(target, options=options, sets=sets, steps=2)
+    assert predicted.peak.allocated_bytes == pytest.approx(measured.peak.allocated_bytes, rel=0.002)

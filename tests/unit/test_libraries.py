@@ -17,6 +17,8 @@ from memgauge.targets import resolve
 from memgauge.workload import Workload
 
 torch = pytest.importorskip("torch")
+compat = pytest.importorskip("memgauge.frameworks.torch.torchvision_compat")
+trace = pytest.importorskip("memgauge.frameworks.torch.trace").trace
 
 LIBRARIES = ("torchvision", "timm", "transformers")
 pytestmark = [
@@ -272,3 +274,41 @@ def test_parts_and_generators_are_refused() -> None:
         resolve("transformers:blip_text_model")
     with pytest.raises(UnsupportedError, match="no forward"):
         resolve("transformers:bark")
+
+
+DETECTORS = [
+    "fasterrcnn_mobilenet_v3_large_fpn",
+    "maskrcnn_resnet50_fpn",
+    "keypointrcnn_resnet50_fpn",
+    "retinanet_resnet50_fpn",
+    "fcos_resnet50_fpn",
+    "ssdlite320_mobilenet_v3_large",
+]
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_detector_is_followed_without_declared_values(name: str, mode: str) -> None:
+    found = trace(resolve(f"torchvision:{name}", TargetOptions(batch_size=2, mode=mode)), steps=1)
+    assert any("detectors are taken" in text for text in found.assumptions)
+
+
+def test_a_detector_pools_each_sampled_box_once_and_masks_only_the_positive_ones() -> None:
+    options = TargetOptions(batch_size=2)
+    sets = {"box_batch_size_per_image": "64", "box_positive_fraction": "0.5", "min_size": "200"}
+    found = trace(resolve("torchvision:maskrcnn_resnet50_fpn", options, sets), steps=1)
+    pooled = [e.requested_bytes for e in found.events if e.operator == "torchvision.roi_align"]
+    # 64 boxes of each of two pictures, 256 channels of 7 x 7; half of them positive, 14 x 14 for their masks; and
+    # the masks themselves, 28 x 28, cut from one channel
+    boxes, masks, targets = 2 * 64 * 256 * 7 * 7 * 4, 2 * 32 * 256 * 14 * 14 * 4, 2 * 32 * 28 * 28 * 4
+    assert sum(pooled) == boxes + masks + targets
+
+
+def test_an_error_names_the_line_of_the_library_that_reads_and_the_users_own() -> None:
+    ops = compat.import_torchvision().ops
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        ops.remove_small_boxes(model(x)[:, :4], 1.0)
+
+    with pytest.raises(UnsupportedError, match=r"ops/boxes\.py:\d+, called at .*test_libraries\.py:\d+"):
+        trace(Workload(build=lambda: torch.nn.Linear(8, 8), batch=lambda: torch.randn(32, 8), step=step))

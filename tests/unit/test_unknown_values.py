@@ -33,11 +33,24 @@ def test_what_the_error_says_to_declare_is_read() -> None:
 
 
 def test_what_cannot_be_declared_is_not_offered() -> None:
-    def unique(model: torch.nn.Module, x: torch.Tensor) -> None:
-        torch.unique(model(x))
+    def counted(model: torch.nn.Module, x: torch.Tensor) -> None:
+        torch.bincount(model(x)[0].long())
 
     with pytest.raises(UnsupportedError, match="measure"):
+        trace(workload(counted))
+
+
+def test_how_many_values_differ_is_declared_and_each_element_says_which_it_is() -> None:
+    seen: list[torch.Size] = []
+
+    def unique(model: torch.nn.Module, x: torch.Tensor) -> None:
+        found = torch.unique(model(x), return_inverse=True, return_counts=True)
+        seen.extend(t.shape for t in found)
+
+    with pytest.raises(UnsupportedError, match=r'values=\{"unique": 256\}'):
         trace(workload(unique))
+    trace(workload(unique, unique=7), steps=1)
+    assert [tuple(shape) for shape in seen] == [(7,), (32, 8), (7,)]
 
 
 def test_a_prediction_writes_no_checkpoint(tmp_path: Path) -> None:

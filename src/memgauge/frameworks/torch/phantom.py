@@ -21,6 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
@@ -79,6 +80,9 @@ class PhantomMode(TorchDispatchMode):
         self._space = address_space()
         self._unknown = ledger.unknown
         self._kept_alive: list[torch.UntypedStorage] = []
+        self._found: WeakKeyDictionary[torch.UntypedStorage, int] = (
+            WeakKeyDictionary()
+        )  # true elements of masks
         self.input_now = False
         self.failed_in: tuple[str, str] | None = None  # operator and layer of the first error
         self.unmodelled: dict[str, None] = {}  # ordered, each once
@@ -218,9 +222,13 @@ class PhantomMode(TorchDispatchMode):
         """Return how many elements are not zero, known or as declared under `name`."""
         if self.is_known(mask):
             return int(torch.count_nonzero(mask))
+        storage = mask.untyped_storage()
+        if self._scopes.backward_depth and storage in self._found:
+            return self._found[storage]  # autograd takes the mask of forward
         count = self.values.count(name, mask.numel())
         if count is None:
             raise self.values.not_known(rule_of(torch.ops.aten.nonzero.default), name, mask.numel())
+        self._found[storage] = count
         return count
 
     def forget_and_return(self, func: Any, args: tuple[Any, ...]) -> Any:

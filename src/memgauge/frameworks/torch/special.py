@@ -86,6 +86,25 @@ def _nms(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return mode.make(contiguous((count,), torch.int64))
 
 
+def _unique(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Different values, as many as declared as `unique`; which of them each element is, and how often it occurs."""
+    if mode.is_known(args[0]):
+        return None
+    elements = args[0].numel()
+    count = mode.values.count("unique", elements)
+    if count is None:
+        raise mode.values.not_known(rule_of(func), "unique", elements)
+    given = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+    inverse = tuple(args[0].shape) if given.get("return_inverse") else (0,)
+    counts = (count if given.get("return_counts") else 0,)
+    specs = (
+        contiguous((count,), args[0].dtype),
+        contiguous(inverse, torch.int64),
+        contiguous(counts, torch.int64),
+    )
+    return tuple(mode.make(spec) for spec in specs)
+
+
 def _grouped_mm(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A product for each group of rows; the meta rule takes bfloat16 only, the CPU kernel any float.
 
@@ -217,6 +236,7 @@ SPECIAL: dict[str, Special] = {
     "aten._ctc_loss": _ctc_loss,
     "aten._grouped_mm": _grouped_mm,
     "torchvision.nms": _nms,
+    "aten._unique2": _unique,
     "aten._embedding_bag_backward": sparse_gradient_of_bag,
     "aten.all": _truth(True),
     "aten._is_all_true": _truth(True),

@@ -1,9 +1,4 @@
-"""`torchvision:NAME` for detection: pictures in a list, boxes (masks, keypoints) as targets.
-
-How many boxes survive the filters of a detector depends on its weights, so a
-trace has to assume it. Assumed is what the defaults of torchvision's Faster
-R-CNN limit it to; a real run uses fewer in the first steps.
-"""
+"""`torchvision:NAME` for detection: pictures in a list, boxes (masks, keypoints) as targets."""
 
 from __future__ import annotations
 
@@ -22,13 +17,6 @@ PICTURE_SIZE = (480, 640)  # a usual COCO picture; most models enlarge it to 800
 BOXES_PER_PICTURE = 8
 KEYPOINTS = 17
 _FIXED_SIZE = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}
-# Source: defaults of torchvision.models.detection.FasterRCNN 0.28: in training 512 proposals per picture
-# are sampled for the box head; in inference 1000 of them pass the filter by overlap.
-# `item` answers the random choice among picture sizes, of which the default has one.
-_ASSUMED = {
-    "train": {"nonzero": 512, "nms": 2000, "item": 0},
-    "infer": {"nonzero": 1000, "nms": 1000},
-}
 
 
 def workload(name: str, make: Callable[[], nn.Module], options: TargetOptions) -> Workload:
@@ -49,7 +37,6 @@ def workload(name: str, make: Callable[[], nn.Module], options: TargetOptions) -
         batch=batch,
         loss=lambda model, batch: sum(model(*batch).values()),
         predict=lambda model, batch: model(*batch),
-        values=_ASSUMED[options.mode],
         description={
             "family": "detection",
             "batch_size": count,

@@ -12,6 +12,7 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.operators import Rule
+from memgauge.frameworks.torch.torchvision_values import ASSUMPTION, answer_of_detector
 from memgauge.usercode import is_installed, is_machinery, is_own
 from memgauge.workload import DECLARABLE
 
@@ -30,6 +32,8 @@ _HOLD_IN_LBFGS = {
     "if ys > 1e-10": "LBFGS is taken to keep what it learns in each iteration until its history is full",
     "if abs(gtd_new) <= -c2 * gtd": "LBFGS's line search is taken to accept its first step",
 }
+
+_PROTOCOL = str(Path(__file__).with_name("protocol.py"))  # calls the user's functions
 
 # A line that reads a condition so often in one run is taken for a loop that never ends.
 _ENDLESS = 50_000
@@ -60,6 +64,9 @@ class ValueReader:
         if "item" in self._declared and not (dtype.is_floating_point and _line_of_lbfgs()):
             value = self._declared["item"]
             return value if dtype.is_floating_point else int(value)
+        found = self._of_detector(sys.maxsize)
+        if found is not None:
+            return float(found) if dtype.is_floating_point else found
         if dtype.is_complex:
             return complex(1.0)
         if dtype.is_floating_point:
@@ -105,11 +112,21 @@ class ValueReader:
         return declared is True or held % (int(declared) + 1) < int(declared)
 
     def count(self, name: str, elements: int) -> int | None:
-        """Return the declared count of elements that `nonzero` and its like find, None if undeclared."""
+        """Return how many elements `nonzero` and its like find: as declared, None if undeclared.
+
+        What a detector of torchvision asks for itself is answered from its settings.
+        """
+        found = self._of_detector(elements)
+        if found is not None:
+            return found
         declared = self._declared.get(name)
-        if declared is None:
-            return None
-        return min(int(declared), elements)
+        return None if declared is None else min(int(declared), elements)
+
+    def _of_detector(self, elements: int) -> int | None:
+        found = answer_of_detector(elements)
+        if found is not None:
+            self.assume(ASSUMPTION)
+        return found
 
     def assume(self, text: str) -> None:
         """Remember an assumption, once."""
@@ -125,7 +142,7 @@ class ValueReader:
             else "make them from constants or inputs, or `memgauge measure` to really run it"
         )
         return UnsupportedError(
-            f"{rule.name} at {user_line()} depends on values that only a real run would know; {advice}"
+            f"{rule.name} at {_where()} depends on values that only a real run would know; {advice}"
         )
 
 
@@ -141,14 +158,28 @@ def _line_of_lbfgs() -> str | None:
 
 def user_line() -> str:
     """Return `file.py:12` of the innermost frame that is the user's own, or else of a library's."""
+    line, library = _lines()
+    return line or library or "an unknown line"
+
+
+def _where() -> str:
+    """Return `file.py:12`; with the library's line that reads, where it is one that the user calls."""
+    line, library = _lines()
+    return f"{library}, called at {line}," if line and library else user_line()
+
+
+def _lines() -> tuple[str, str]:
+    """Return the innermost line of the user's own code, and the innermost of a library within it; `""` if none."""
     frame: FrameType | None = sys._getframe(1)
-    library = "an unknown line"
+    library = ""
     while frame is not None:
         file = frame.f_code.co_filename
+        if file == _PROTOCOL:
+            break  # who called memgauge has no part in it
         if not file.startswith("<") and not is_machinery(file):
             line = f"{file}:{frame.f_lineno}"
             if not is_installed(file):
-                return line
-            library = line if library == "an unknown line" else library
+                return line, library
+            library = library or line
         frame = frame.f_back
-    return library
+    return "", library
