@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import subprocess
 import sys
 import time
@@ -201,6 +202,53 @@ for i in range(3): os.wait()
     # At worst each one is read when only those before it have the pages: 200 · (1 + 1/2 + 1/3 + 1/4) MiB.
     assert max(shares) < 440 * MIB
     assert "shared pages counted in each process" in peaks["tree, sum of RSS"].instrument
+
+
+def test_a_child_in_its_parents_memory_counts_from_its_own_program_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Between vfork and exec it opens a pipe that nobody writes to yet: it stays there, and its parent waits.
+    code = """
+held = bytearray(b"x") * (200 << 20)
+os.mkfifo(sys.argv[0] + ".fifo")
+own = "import os; held = bytearray(b'x') * (40 << 20); os.write(int(os.environ['SAY']), bytes([45, 10])); os.read(0, 1)"
+say()
+child = os.posix_spawn(
+    sys.executable,
+    [sys.executable, "-c", own],
+    os.environ,
+    file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[0] + ".fifo", os.O_RDONLY, 0)],
+)
+os.waitpid(child, 0)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-i", "20ms")
+    job.heard()
+    parent, child = until(
+        path, lambda run: len(run.processes) == 2 and [p.pid for p in run.processes], job.process
+    )
+    slow_tick(path, job)
+    more_ticks(path, job)
+    monkeypatch.setattr(
+        "memgauge.monitor.processes._same_memory", lambda *_: None
+    )  # as where kcmp is forbidden
+    assert LinuxProcess(child).runs_in_memory_of(LinuxProcess(parent))
+    assert not LinuxProcess(os.getpid()).runs_in_memory_of(LinuxProcess(parent))
+    with open(path.with_suffix(".py.fifo"), "wb"):
+        job.heard()
+        slow_tick(path, job)
+    assert job.end()[0] == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+        childs = [v for _, v in values(run, "rss_bytes", child)]
+    peaks = {p.name: p for p in said.peaks}
+    for name in ("tree, sum of RSS", "tree, sum of PSS"):
+        assert 240 * MIB < peaks[name].bytes < 300 * MIB
+    assert childs[0] == 0
+    assert 40 * MIB < max(childs) < 100 * MIB
+    own = next(p for p in said.processes if p.pid == child)
+    assert own.peak_bytes is not None
+    assert own.peak_bytes < 100 * MIB
 
 
 def test_file_backed_pages_are_resident_too(tmp_path: Path) -> None:

@@ -44,6 +44,32 @@ def test_three_lines_of_python_record_this_process(tmp_path: Path) -> None:
     assert said.phases[0].peak_kind == "exact"
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_program_that_lets_go_of_its_recording_is_followed_if_it_ends(tmp_path: Path, ends: bool) -> None:
+    # One that is killed closes its files before it is over; the same without an end is to stop the recording.
+    code = """
+import memgauge, signal
+path, ends = sys.argv[0].replace(".py", ".mg"), os.environ["ENDS"]
+memgauge.Monitor(path).start()
+for number in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, int(os.environ["SAY"]), int(os.environ["WAIT"])}:
+    try:
+        os.close(number)
+    except OSError:
+        pass
+if ends:
+    time.sleep(0.1)  # the rest of its end takes a while
+    os.kill(os.getpid(), signal.SIGKILL)
+wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False, env={"ENDS": "yes" if ends else ""})
+    said = until(path, lambda run: (found := summarise(run)).state == "ended" and found)
+    assert said.ended == ("killed by SIGKILL" if ends else "the program ended the recording")
+    if not ends:
+        job.go()
+    job.end()
+
+
 def test_a_monitor_that_cannot_write_raises_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(mg.MemgaugeError, match="does not exist"):
         mg.Monitor(tmp_path / "none" / "a.mg").start()

@@ -82,6 +82,9 @@ class Lifetimes:
     def _join(self, process: Tracked) -> None:
         parent = self._tree.live.get(process.parent_pid)
         process.seen_us = self._clock.now_us()
+        if parent is not None:
+            with contextlib.suppress(OSError):
+                process.lender = parent if process.runs_in_memory_of(parent) else None
         if (
             not process.command
             and parent is not None
@@ -141,8 +144,14 @@ class Lifetimes:
         """Return whether it is the command, not waited for: its first thread may be over before the others."""
         return self._job is not None and process is self._root and process.pid not in self._statuses
 
-    def root_is_over(self) -> bool:
-        return self._root is None or self._root.gone or self._root.is_over()
+    def root_ends(self) -> bool:
+        """Return whether the first process is over, or has given its memory back already."""
+        if self._root is None or self._root.gone or self._root.is_over():
+            return True
+        try:
+            return self._root.read_resident() == 0
+        except OSError:
+            return True
 
     # ------------------------------------------------------------------ what the kernel tells
 

@@ -25,6 +25,9 @@ from memgauge.monitor.tree import Tree
 FLUSH_NS = 800_000_000  # a killed sampler loses what came after the last flush
 DEAF_NS = 100_000_000  # how long events may wait after some that were about strangers only
 DRAIN_NS = 50_000_000  # how long marks may wait for the next look
+# A process that ends closes its files before anybody can see that it is over (kernel, do_exit).
+CLOSED_NS = 500_000_000
+_STOPPED = "the program ended the recording"
 # epoll_wait(2) counts in milliseconds, so a wait ends up to one too late. Where that is half of it or more, it is
 # slept through instead, and what has come is looked for afterwards: so much later it is answered at most.
 _SLEPT_NS = 2_000_000
@@ -41,7 +44,7 @@ class Loop:
         peaks, saving: Are kept and written at each flush.
         clock: The clock of the run.
         signals: Those that the sampler got.
-        stop_fd: Ends the recording when it is closed, if there is one.
+        stop_fd: Ends the recording when it is written to, or closed by a program that lives on, if there is one.
     """
 
     def __init__(
@@ -65,6 +68,9 @@ class Loop:
         self._waiter, self._waiter_counts_ns = _waiter()
         self._flush_ns = self._drain_ns = 0
         self._deaf_until_ns = 0  # events of strangers wake nobody up to here; 0 while they do
+        self._closed_until_ns = (
+            0  # up to here a program that let go of `stop_fd` may end; 0 while it holds it
+        )
 
     def run(self) -> None:
         """Wait for what comes first, and do it. A wake-up costs more than a tick: the way to the tick is short."""
@@ -131,10 +137,11 @@ class Loop:
             self._listener.accept(self._peaks.welcome, self._tree.live.__contains__)
         if self._stop_fd in ready:
             assert self._stop_fd is not None
-            if os.read(self._stop_fd, 4096) or not lifetimes.root_is_over():
-                lifetimes.ending = Ending("stopped", detail="the program ended the recording")
-            else:  # the program is gone: the next tick says so
+            if os.read(self._stop_fd, 4096):
+                lifetimes.ending = Ending("stopped", detail=_STOPPED)
+            else:  # the program is gone, or ends: how, its process tells; or it has closed what it does not know
                 self._waiter.unregister(self._stop_fd)
+                self._closed_until_ns = time.monotonic_ns() + CLOSED_NS
 
     def _do_rest(self, now: int) -> int:
         """Do what is due apart from the fast lane; returns when something will be."""
@@ -150,7 +157,13 @@ class Loop:
             self._flush_ns += FLUSH_NS * ((now - self._flush_ns) // FLUSH_NS + 1)
             self._peaks.keep_changed(self._clock.of(now))
             self._saving.flush(**self._tree.missed())
+        if self._closed_until_ns and now >= self._closed_until_ns:
+            self._closed_until_ns = 0
+            if not self._lifetimes.root_ends():
+                self._lifetimes.ending = Ending("stopped", detail=_STOPPED)
         due = [self._flush_ns, *(pace.due_ns for pace in others)]
+        if self._closed_until_ns:
+            due.append(self._closed_until_ns)
         if self._listener.is_used():
             due.append(self._drain_ns)
         if self._deaf_until_ns:

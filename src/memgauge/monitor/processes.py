@@ -6,6 +6,7 @@ used again. Reading one costs a tenth of opening the file again.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -46,6 +47,19 @@ def has_tickless_cpus() -> bool:
             return any(map(str.isdigit, file.read()))
     except OSError:
         return False
+
+
+_KCMP = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}.get(os.uname().machine)
+_KCMP_VM = 1  # include/uapi/linux/kcmp.h
+_libc = ctypes.CDLL(None)
+
+
+def _same_memory(pid: int, other: int) -> bool | None:
+    """Return whether two processes have the same address space (kcmp(2)); None if the kernel does not tell."""
+    if _KCMP is None:
+        return None
+    order = int(_libc.syscall(_KCMP, pid, other, _KCMP_VM, 0, 0))
+    return None if order < 0 else order == 0
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -173,6 +187,15 @@ class LinuxProcess(Tracked):
             self._statm = data
             self._resident = int(data.split(b" ", 2)[1]) * PAGE
         return self._resident
+
+    def runs_in_memory_of(self, other: Tracked) -> bool:
+        if (same := _same_memory(self.pid, other.pid)) is not None:
+            return same
+        # Not allowed, as in many containers. A fork has none of its parent's pages of files at first, so that its
+        # sizes are others; between the two readings the parent's other threads may change them.
+        return isinstance(other, LinuxProcess) and any(
+            os.pread(self.statm_fd, 64, 0) == os.pread(other.statm_fd, 64, 0) for _ in range(3)
+        )
 
     def read_counts(self) -> tuple[int, int]:
         cpu_ns = -1

@@ -75,6 +75,11 @@ class ProcessReadings:
         moved, skips, time_of = bool(self._gone_lately), self._skips_sleepers, time.clock_gettime_ns
         for process in self._tree.live.values():
             try:
+                if process.lender is not None:
+                    if process.runs_in_memory_of(process.lender):
+                        process.resident.append(0)  # it is in the lender's
+                        continue
+                    process.lender = None
                 if skips and process.clock is not None:
                     ran_ns = time_of(process.clock)
                     if ran_ns == process.ran_ns:
@@ -190,6 +195,8 @@ class ProcessReadings:
     def _read_shares(self, process: Tracked) -> tuple[int, int] | None:
         if "shares" in process.unread:
             return None
+        if process.lender is not None:
+            return 0, 0
         try:
             return process.read_shares()
         except PermissionError:

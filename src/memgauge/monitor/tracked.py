@@ -63,6 +63,7 @@ class Tracked(ABC):
         "hwm_read_us",
         "id",
         "kept_bytes",
+        "lender",
         "lock",
         "looked_bytes",
         "name",
@@ -88,6 +89,9 @@ class Tracked(ABC):
         self.faults = (stat.minor_faults, stat.major_faults)
         self.children_faults = stat.children_minor_faults
         self.shares: tuple[int, int] | None = None
+        self.lender: Tracked | None = (
+            None  # its parent, while it runs in that one's memory and has none of its own
+        )
         self.has_past = False  # whether it was there before the recording
         self.looked_bytes = self.kept_bytes = 0
         self.series: list[tuple[Any, int]] = []
@@ -124,6 +128,10 @@ class Tracked(ABC):
         Raises:
             OSError: It is gone.
         """
+
+    def runs_in_memory_of(self, other: Tracked) -> bool:
+        """Return whether both have one and the same memory, as after vfork(2) until the child becomes another program."""
+        return False
 
     @abstractmethod
     def read_counts(self) -> tuple[int, int]:
