@@ -33,6 +33,7 @@ from memgauge.report.json import to_json
 from memgauge.report.live import Live
 from memgauge.report.panels import RunCurves, device_panels, memory_panel
 from memgauge.storage import MISSING, Mark, PeakRow, RunFile, RunWriter
+from memgauge.units import format_bytes
 
 PHASES = """
 import memgauge
@@ -1267,3 +1268,56 @@ def test_a_sum_that_lacks_some_process_is_no_sum(tmp_path: Path) -> None:
         assert list(read_at) == [1e-6]
         assert list(drawn.times) == [1e-6, 2e-6]  # it stands to the end
         assert list(drawn.values) == [48 * MIB, 48 * MIB]
+
+
+def _unfinished(path: Path, of_each: list[tuple[str, int | None, bool]]) -> Path:
+    """Write a recording that nobody ended, of processes with a sample of 8 MiB: kind and MiB of the peak, is it gone."""
+    writer = RunWriter(path, {"interval_ns": 2 * 10**9})
+    fast = writer.lane("fast")
+    for number, (kind, mib, is_gone) in enumerate(of_each, 1):
+        process = writer.add_process(
+            10 * number, parent=None, name="job", command="job", started_us=0, seen_us=0, found="given"
+        )
+        fast.column(writer.add_series("fast", "rss_bytes", "statm", process=process)).append(8 * MIB)
+        if mib is not None:
+            writer.set_peak(PeakRow("rss_bytes", mib * MIB, kind, "VmHWM", "", process, None, None))
+        if is_gone:
+            writer.end_process(process, 10, "exit code 0")
+    fast.times_us.append(0)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("of_each", "state", "found"),
+    [
+        ([("exact", 264, False), ("exact", 9, False)], "recording", (264, "exact", "VmHWM of process 10")),
+        ([("exact", 9, False), ("exact", 264, True)], "recording", (264, "exact", "VmHWM of process 20")),
+        ([("exact", 264, False), ("lower bound", 9, True)], "recording", (264, "lower bound", "another")),
+        ([("exact", 264, False)], "lost", (264, "lower bound", "last read before the sampler was lost")),
+        (
+            [("exact", 264, True), ("exact", 9, False)],
+            "lost",
+            (264, "lower bound", "another process was last"),
+        ),
+        ([("", None, False)], "recording", (8, "lower bound", "statm of process 10")),
+    ],
+)
+def test_the_largest_process_so_far_is_told_of_before_the_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_each: list[tuple[str, int | None, bool]],
+    state: str,
+    found: tuple[int, str, str],
+) -> None:
+    monkeypatch.setattr("memgauge.explain.recording.is_alive", lambda header: state == "recording")
+    mib, kind, how = found
+    with RunFile(_unfinished(tmp_path / "a.mg", of_each)) as file:
+        said = summarise(file)
+        live = Live(file)
+        live.refresh()
+    largest = said.peaks[0]
+    assert said.state == state
+    assert (largest.name, largest.bytes, largest.kind) == ("largest process, resident", mib * MIB, kind)
+    assert how in f"{largest.instrument}; {largest.reason}"
+    assert format_bytes(max(mib, 8 * len(of_each)) * MIB) in live.line()

@@ -10,7 +10,7 @@ class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     bytes: int
-    kind: str  # exact, lower bound, upper bound
+    kind: str  # exact, lower bound, upper bound, sampled
     instrument: str
     reason: str = ""
     at_us: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -14,28 +14,69 @@ from memgauge.units import format_bytes, format_duration
 _ABOUT = 0.9  # of the highest RSS: where PSS was read at about the peak
 _AT_THE_TOP = 0.98  # likewise, for a reading to be taken for that of the peak
 _OF_ONE, _AT_LEAST = ("largest_process_bytes", "rss_bytes"), ("exact", "lower bound")  # of the rows of peaks
-# What a kind is worth without a last reading.
+# What a kind is worth without a last reading: of what may include more the truth lies above or below then.
 _UNCONFIRMED = {"exact": "lower bound", "upper bound": "sampled"}
+_LOST = "last read before the sampler was lost"
 _NOT_CHARGED = (
     "a process alone held more: pages of files that were in the cache before are not charged to the group"
 )
 _UNEVEN = 3  # a gap between samples that is so many times as long as the median is worth saying
 
 
-def known_peaks(run: RunFile, state: str) -> list[PeakRow]:
-    """Return the peaks in the file; of what lived when the sampler was lost nobody read the last."""
-    if state != "lost":
-        return run.peaks
-    ended = {p.id for p in run.processes if p.gone_us is not None}
-    why = "last read before the sampler was lost"
-    return [
-        p._replace(kind=_UNCONFIRMED.get(p.kind, p.kind), reason="; ".join(filter(None, (p.reason, why))))
-        if p.phase is None
-        and p.process not in ended
-        and p.metric != "largest_process_bytes"  # told at the end only
-        else p
-        for p in run.peaks
-    ]
+def known_peaks(run: RunFile, state: str, lasts: dict[int, tuple[int, int, int]]) -> list[PeakRow]:
+    """Return the peaks in the file; of what lived when the sampler was lost nobody read the last.
+
+    Args:
+        run: The file.
+        state: Whether it has ended, grows or was lost.
+        lasts: First, last and highest value of each series.
+    """
+    rows = run.peaks
+    if state == "lost":
+        ended = {p.id for p in run.processes if p.gone_us is not None}
+        rows = [
+            p._replace(
+                kind=_UNCONFIRMED.get(p.kind, p.kind), reason="; ".join(filter(None, (p.reason, _LOST)))
+            )
+            if p.phase is None and p.process not in ended and p.metric != "largest_process_bytes"
+            else p
+            for p in rows
+        ]
+    # The sampler tells of the largest process at the end only.
+    if any(p.metric == "largest_process_bytes" for p in rows):
+        return rows
+    return [*rows, *_largest_so_far(run, rows, state, lasts)]
+
+
+def _largest_so_far(
+    run: RunFile, rows: list[PeakRow], state: str, lasts: dict[int, tuple[int, int, int]]
+) -> Iterator[PeakRow]:
+    """Yield the largest process by what is in the file of each, if there is one."""
+    pids = {p.id: p.pid for p in run.processes}
+    of_each = {p.process: p for p in rows if p.metric == "rss_bytes" and p.phase is None}
+    for s in run.series:
+        if s.metric == "rss_bytes" and s.id in lasts and s.process not in of_each:
+            of_each[s.process] = PeakRow(
+                s.metric, lasts[s.id][2], "lower bound", s.instrument, "highest sample", s.process, None, None
+            )
+    largest = max(of_each.values(), key=lambda p: p.bytes, default=None)
+    if largest is None:
+        return
+    kind, reason = largest.kind, largest.reason
+    if kind == "exact":
+        if run.header.get("unseen_processes"):
+            kind, reason = "lower bound", "another process was never read"
+        elif state == "lost":
+            kind, reason = "lower bound", f"another process was {_LOST}"
+        elif any(p.kind not in ("exact", "upper bound") for p in of_each.values()):
+            kind, reason = "lower bound", "another process may have grown after its last reading"
+    who = f"{largest.instrument} of process {pids.get(largest.process or 0, '?')}"
+    yield PeakRow("largest_process_bytes", largest.bytes, kind, who, reason, None, None, None)
+
+
+def alone_bytes(rows: Iterable[PeakRow]) -> int:
+    """Return what a process alone held at least, 0 if nothing is known."""
+    return max((p.bytes for p in rows if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
 
 
 def peaks_of(
@@ -54,7 +95,7 @@ def peaks_of(
         lasts: First, last and highest value of each series.
         rss, pss, used: What the tree held, with shared pages in each process and once; what the system used.
     """
-    alone = max((p.bytes for p in rows if p.metric in _OF_ONE and p.kind in _AT_LEAST), default=0)
+    alone = alone_bytes(rows)
     is_missed = alone > max(rss.total, default=0) / _ABOUT
     sampled = max(
         (lasts[s.id][2] for s in run.series if s.metric == "rss_bytes" and s.id in lasts), default=0

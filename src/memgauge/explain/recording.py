@@ -28,7 +28,7 @@ def summarise(run: RunFile) -> Recording:
     rss, pss = Sums(run), Sums(run, "pss_bytes", "slow")
     used = Sums(run, "system_used_bytes")
     lasts = last_values(run)
-    rows = known_peaks(run, state)
+    rows = known_peaks(run, state, lasts)
     cpu_ns = _cpu_ns(run, lasts)
     found = bands(run.marks, end_us, run.processes)
     unknown: dict[str, str] = {}

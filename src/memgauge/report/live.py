@@ -7,6 +7,7 @@ from rich.text import Text
 
 from memgauge.columns import MISSING
 from memgauge.explain.bands import bands, titled
+from memgauge.explain.recorded_peaks import alone_bytes
 from memgauge.explain.recording import how_it_ended
 from memgauge.report.tables import grid, plain, short_command
 from memgauge.storage import RunFile
@@ -65,7 +66,7 @@ class Live:
         newest = chunks[-1]
         self.duration_us = newest.times_us[-1]
         self.tree_bytes = points[-1]
-        self.highest_bytes = max(self.highest_bytes, *points)
+        self.highest_bytes = max(self.highest_bytes, *points, alone_bytes(run.peaks))
         width = max(1, len(points) // _CURVE_CELLS)
         self.curve = [max(points[i : i + width]) for i in range(0, len(points), width)][-_CURVE_CELLS:]
         last = len(newest.times_us) - 1
