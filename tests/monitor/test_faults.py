@@ -1217,3 +1217,47 @@ def test_of_a_file_that_lost_its_second_half_the_first_is_read(tmp_path: Path) -
             if left > size // 3:
                 assert run.processes == whole
         assert any("the end of the file is missing" in text for text in said.damage)
+
+
+def test_a_lane_that_is_back_at_what_was_asked_has_no_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**7})
+    unused: Any = None
+    readings = dict.fromkeys(("processes", "machine", "devices", "peaks", "lose", "look_again"), unused)
+    rounds = Rounds(writer, unused, Notes(writer, Clock()), **readings)
+    rounds.open(10**7, 0.02)
+    fast = rounds.paces[0]
+    for interval_ms, share in ((90, 0.18), (40, 0.009), (10, 0.004)):
+        fast.interval_ns = interval_ms * 10**6
+        rounds._slowed(fast, share)
+    writer.close()
+    with RunFile(path) as run:
+        slowed, faster, back = run.notes
+    assert "slowed down" in slowed.text and "is faster again: 40 ms" in faster.text
+    assert slowed.remedy == faster.remedy != ""
+    assert "is back at what was asked" in back.text and back.remedy == ""
+
+
+def test_a_spike_is_in_a_lost_recording_however_slow_its_samples(tmp_path: Path) -> None:
+    code = """
+import mmap
+say(str(os.getpid())); wait()
+m = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE); m.close()
+say(); wait()
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, "-q", "-i", "5s")
+    pid = int(job.heard())
+    until(path, ticks, job.process)
+    job.go()
+    job.heard()
+    until(path, lambda run: any(p.bytes > 256 * MIB for p in run.peaks if p.process), job.process)
+    with RunFile(path) as run:
+        assert ticks(run) == 1
+    kill(job.process.pid)
+    job.process.wait()
+    kill(pid)
+    with RunFile(path) as run:
+        said = summarise(run)
+    assert (said.state, said.peaks[0].name) == ("lost", "largest process, resident")
+    assert said.peaks[0].bytes > 256 * MIB

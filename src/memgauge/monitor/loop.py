@@ -155,6 +155,7 @@ class Loop:
                 self._hear()
         if now >= self._flush_ns:
             self._flush_ns += FLUSH_NS * ((now - self._flush_ns) // FLUSH_NS + 1)
+            self._rounds.read_peaks(self._clock.of(now), FLUSH_NS)
             self._peaks.keep_changed(self._clock.of(now))
             self._saving.flush(**self._tree.missed())
         if self._closed_until_ns and now >= self._closed_until_ns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -129,6 +130,14 @@ class Peaks:
             if resident != process.looked_bytes or now_us - process.hwm_read_us >= HIGHEST_US:
                 process.looked_bytes = resident
                 self.read(process, now_us)
+
+    def read_oldest(self, now_us: int, most_ns: int) -> None:
+        """Read the peaks of all processes, those first that were read longest ago, in so much CPU time at most."""
+        end_ns = time.thread_time_ns() + most_ns
+        for process in sorted(self._tree.live.values(), key=lambda p: p.hwm_read_us):
+            if time.thread_time_ns() > end_ns:
+                return
+            self.read(process, now_us)
 
     def read(self, process: Tracked, now_us: int) -> None:
         """Read the highest resident size of one process; while it runs in its parent's memory, it has none."""

@@ -75,6 +75,18 @@ class Rounds:
         slow = self.paces[3]
         slow.due_ns = min(slow.due_ns, time.monotonic_ns() + _AFTER_BOUNDARY_NS)
 
+    def read_peaks(self, now_us: int, since_ns: int) -> None:
+        """Read peaks for the next commit, if their lane is asked for too rarely to have them there.
+
+        Args:
+            now_us: The time.
+            since_ns: How long ago the last commit was; of that the medium lane's budget is spent at most.
+        """
+        medium = self.paces[2]
+        if medium.asked_ns > 2 * MEDIUM_NS:
+            self._peaks.read_oldest(now_us, int(medium.budget * since_ns))
+            self.group.keep_peak(self._peaks.group_bytes)
+
     def account(self) -> dict[str, dict[str, int]]:
         """Return what was asked of each lane, and what came of it."""
         return {pace.name: pace.account() for pace in self.paces}
@@ -123,11 +135,13 @@ class Rounds:
         self._tree.refused = ""
 
     def _slowed(self, pace: Pace, share: float) -> None:
-        what = "slowed down" if pace.interval_ns > pace.asked_ns else "is back at what was asked"
+        is_slower = share > pace.budget
+        is_back = pace.interval_ns == pace.asked_ns
+        what = "slowed down" if is_slower else "is back at what was asked" if is_back else "is faster again"
         self._notes.say(
             "budget",
             f"the {pace.name} lane {what}: {format_duration(pace.interval_ns / 1000)} between readings "
             f"(it took {100 * share:.2g} % of a core, its budget is {100 * pace.budget:g} %)",
-            "--budget allows more; --interval asks for less",
+            "--budget allows more; --interval asks for less" if not is_back else "",
             again=True,
         )
