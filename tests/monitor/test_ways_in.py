@@ -383,11 +383,24 @@ with tempfile.TemporaryDirectory() as folder:
         report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, eval_strategy="epoch",
     )
     callbacks = [MemoryPhases(), Copying()]
-    Trainer(Model(), arguments, train_dataset=rows, eval_dataset=rows, callbacks=callbacks).train()
+    trainer = Trainer(Model(), arguments, train_dataset=rows, eval_dataset=rows, callbacks=callbacks)
+    trainer.train()
+    with memgauge.phase("afterwards"): trainer.predict(rows); trainer.evaluate(); trainer.predict(rows)
 """)
     said = recorded_with_libraries(script, tmp_path)
     by_name = {p.name: p for p in said.phases}
-    assert by_name["train"].count == by_name["evaluate"].count == 2
+    assert {name: p.count for name, p in by_name.items()} == {
+        "train": 2,
+        "evaluate": 3,
+        "afterwards": 1,
+        "predict": 2,
+    }
+    in_order = sorted([*by_name["evaluate"].each, *by_name["predict"].each], key=lambda span: span.begin_us)
+    assert in_order[2:] == [
+        by_name["predict"].each[0],
+        by_name["evaluate"].each[2],
+        by_name["predict"].each[1],
+    ]
     assert (by_name["evaluate"].peak_bytes or 0) > (by_name["train"].each[0].peak_bytes or 0) + 190 * MIB
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import CodeType, FrameType
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from memgauge.callbacks import Phases
 
+_PHASES: dict[str, CodeType] = {
+    "evaluate": inspect.unwrap(Trainer.evaluate).__code__,
+    "predict": inspect.unwrap(Trainer.predict).__code__,
+}
+
 
 class MemoryPhases(TrainerCallback):  # type: ignore[misc]
-    """Tell a recording of epochs and evaluations.
+    """Tell a recording of epochs, evaluations and predictions.
 
     The Trainer tells callbacks when a batch was evaluated, not when it begins. While it trains, the model's first
     forward pass in evaluation mode begins the phase; elsewhere, and under `torch_compile`, the first batch is left out.
+    Nor does it tell which of the two it is before all is over: that is known by who called.
 
     Args:
         steps: Also of every training step; each costs some microseconds.
@@ -45,7 +54,7 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
         self._phases.end("train")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._phases.end("evaluate")  # one that was not the Trainer's
+        self._end_evaluation()  # one that was not the Trainer's
         if self._steps:
             self._phases.begin("step", state.global_step)
 
@@ -56,19 +65,36 @@ class MemoryPhases(TrainerCallback):  # type: ignore[misc]
         self._evaluation_begins(state)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._phases.end("evaluate")
+        self._end_evaluation()
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **others: Any) -> None:
-        self._phases.end("evaluate")
+        self._end_evaluation()
 
     def _evaluation_begins(self, state: Any) -> None:
-        if not self._phases.is_open("evaluate"):
-            self._phases.begin("evaluate", state.global_step)
+        name = _what_runs()
+        if not self._phases.is_open(name):
+            self._end_evaluation()  # one that an exception left
+            self._phases.begin(name, state.global_step)
+
+    def _end_evaluation(self) -> None:
+        for name in _PHASES:
+            self._phases.end(name)
 
     def _remove_hook(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+
+def _what_runs() -> str:
+    """Return which of the Trainer's methods the caller runs in, `evaluate` if in neither."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_name
+        if _PHASES.get(name) is frame.f_code:
+            return name
+        frame = frame.f_back
+    return "evaluate"
 
 
 class _Forward:
