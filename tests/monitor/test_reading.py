@@ -288,6 +288,7 @@ def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:
     for name in ("cpu_ns", "minor_faults", "major_faults"):
         assert f"# TYPE memgauge_{name}_total counter" in text
         assert f"\nmemgauge_{name}_total{{" in text
+    assert "# TYPE memgauge_wall_clock_ns gauge\nmemgauge_wall_clock_ns " in text
 
 
 @pytest.mark.parametrize("span", ["10..5", "x..y", "5s", ".."])
@@ -434,12 +435,16 @@ def test_phases_that_overlap_are_on_tracks_of_their_own_in_a_trace_for_perfetto(
     writer.close()
     out = tmp_path / "a.json"
     assert main(["export", str(path), "-f", "perfetto", "-o", str(out)]) == 0
-    events = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert {e["name"]: (e["tid"] - 7, e["ts"], e["dur"]) for e in events} == {
-        "outer": (0, 0, 100),
-        "inner": (0, 10, 10),
-        "across": (1, 50, 100),
-        "after": (0, 200, 10),
+    events = json.loads(out.read_text())["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(rows.values()) == ["overlapping phases 1"]
+    assert min(rows) > 2**22  # no process has that number
+    found = {e["name"]: (rows.get(e["tid"], e["tid"]), e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
+    assert found == {
+        "outer": (7, 0, 100),
+        "inner": (7, 10, 10),
+        "across": ("overlapping phases 1", 50, 100),
+        "after": (7, 200, 10),
     }
 
 
@@ -1321,3 +1326,28 @@ def test_the_largest_process_so_far_is_told_of_before_the_end(
     assert (largest.name, largest.bytes, largest.kind) == ("largest process, resident", mib * MIB, kind)
     assert how in f"{largest.instrument}; {largest.reason}"
     assert format_bytes(max(mib, 8 * len(of_each)) * MIB) in live.line()
+
+
+def test_a_name_that_fills_a_screen_is_cut_in_the_tables_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    name, value = "n" * 1000, "v" * 1000
+    said = [*_phase(1, name, value, 0, 10), *_phase(2, name, f"w{value}", 20, 30)]
+    text = run("show", str(_written(path, said)))
+    assert text.count("n" * 20) <= 3 and text.count("v" * 20) <= 6
+    assert "…" in text
+    both = run("compare", str(path), str(path))
+    assert both.count("n" * 20) <= 3 and both.count("v" * 20) <= 6
+    (phase,) = json.loads(run("show", "--json", str(path)))["phases"]
+    assert (phase["name"], phase["each"][0]["value"]) == (name, value)
+
+
+def test_a_process_whose_command_nobody_read_goes_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**8})
+    for number, command in enumerate(("sh -c ls", ""), 1):
+        writer.add_process(
+            number, parent=None, name="ls", command=command, started_us=0, seen_us=0, found="given"
+        )
+    writer.close()
+    processes = json.loads(run("show", "--json", str(path)))["processes"]
+    assert [p["command"] for p in processes] == ["sh -c ls", "ls"]

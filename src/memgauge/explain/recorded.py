@@ -85,7 +85,7 @@ class ProcessOf(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     name: str
-    command: str
+    command: str  # the name, of one that was gone before it could be read
     began_us: int
     gone_us: int | None
     ended: str | None

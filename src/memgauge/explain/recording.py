@@ -114,7 +114,7 @@ def _processes(
         ProcessOf(
             pid=p.pid,
             name=p.name,
-            command=p.command,
+            command=p.command or p.name,
             began_us=_began(p),
             gone_us=p.gone_us,
             ended=p.ended,

@@ -36,6 +36,7 @@ _OF_PROCESS = ("rss_bytes", "pss_bytes", "uss_bytes")  # 0 only once it has let 
 _SHARES = ("pss_bytes", "uss_bytes")
 _STANDS = 256  # a process's memory stands while it moves by no more than one part in so many
 _ROWS_AT_ONCE = 200_000
+_MOST_PID = 2**22  # of Linux (PID_MAX_LIMIT, proc(5)); other systems give out smaller ones
 
 
 def export(run: RunFile, kind: str, out: IO[str] | Path, begin_us: int | None, end_us: int | None) -> int:
@@ -217,6 +218,11 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
     for time_ns, _, _, metric, pid, _, device, value in rows(run, begin_us, end_us):
         title = metric if device is None else f"{metric} {device}"
         put({"ph": "C", "name": title, "pid": pid or 0, "ts": time_ns / 1000, "args": {metric: value}})
+    # The first track of a process is its own row; the others have numbers that no process has.
+    numbers = itertools.count(
+        1 + max([_MOST_PID, *(m.pid for m in run.marks), *(p.pid for p in run.processes)])
+    )
+    rows_beside: dict[tuple[int, int], int] = {}
     for track, band in _tracks(bands(run.marks, run.last_us(), run.processes)):
         part = band.within(begin_us, end_us)
         if part is not None:
@@ -224,16 +230,12 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
             args: dict[str, Any] = {"value": band.value}
             if part != band:
                 args |= {"whole_us": band.end_us - band.begin_us}
-            put(
-                {
-                    "ph": "X",
-                    "name": band.name,
-                    "pid": band.pid,
-                    "tid": band.pid + track,
-                    **span,
-                    "args": args,
-                }
-            )
+            row = rows_beside.get((band.pid, track), band.pid)
+            if track and row == band.pid:
+                row = rows_beside[band.pid, track] = next(numbers)
+                name = {"name": f"overlapping phases {track}"}
+                put({"ph": "M", "name": "thread_name", "pid": band.pid, "tid": row, "args": name})
+            put({"ph": "X", "name": band.name, "pid": band.pid, "tid": row, **span, "args": args})
     for mark in run.marks:
         if mark.kind == "mark" and _within(mark.time_us, begin_us, end_us):
             what = {"name": mark.name, "args": {"value": mark.value}}
@@ -256,8 +258,9 @@ def _prometheus(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | 
     devices = {d.id: d for d in run.devices}
     count = 0
     for metric, group in sorted(by_metric.items()):
-        is_counter = metric.endswith(("_ns", "_uj", "_mj", "_us", "_faults")) or metric.startswith(
-            ("disk_", "network_", "pcie_")
+        is_counter = metric != "wall_clock_ns" and (
+            metric.endswith(("_ns", "_uj", "_mj", "_us", "_faults"))
+            or metric.startswith(("disk_", "network_", "pcie_"))
         )
         name = f"memgauge_{metric}" + ("_total" if is_counter else "")
         _describe(out, name, "counter" if is_counter else "gauge", _meaning(metric, group))

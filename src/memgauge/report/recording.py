@@ -11,12 +11,12 @@ from rich.text import Text
 
 from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
 from memgauge.explain.recording import relative
-from memgauge.report.tables import grid, plain, short_command
+from memgauge.report.tables import grid, plain, short, short_command
 from memgauge.units import format_bytes, format_duration
 
 _MOST_PROCESSES, _MOST_PHASES, _MOST_NOTES = 10, 20, 10
 MOST_EACH = 12  # phases of one name that are listed one by one
-_LONGEST_COMMAND, _LONGEST_ROW = 100, 70
+_LONGEST_COMMAND, LONGEST_NAME = 100, 70  # of a row: of a process or a phase
 
 
 def recording_view(recording: Recording, *, brief: bool = False) -> RenderableType:
@@ -46,8 +46,7 @@ def recording_view(recording: Recording, *, brief: bool = False) -> RenderableTy
 def _head(recording: Recording) -> RenderableType:
     command = shlex.join(recording.command) if recording.command else None
     title = recording.title or command or (recording.processes[0].command if recording.processes else "")
-    shown = plain(title or "a recording")
-    shown.truncate(_LONGEST_COMMAND, overflow="ellipsis")
+    shown = short(title or "a recording", _LONGEST_COMMAND)
     shown.stylize("bold")
     ended = Text(recording.ended)
     if recording.state != "ended" or recording.exit_code not in (0, None) or recording.signal:
@@ -108,7 +107,7 @@ def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
 
 def _named(name: str, still_open: str) -> Text:
     """Return a phase's name, and that it has no end of its own."""
-    shown = plain(name)
+    shown = short(name, LONGEST_NAME)
     return shown.append(f"  ({still_open})", "yellow") if still_open else shown
 
 
@@ -120,7 +119,7 @@ def _processes(processes: Iterable[ProcessOf]) -> RenderableType:
     columns += [*(["GPU"] if with_device else []), "command"]
     table = grid(*columns, flexible="command")
     for p in rows[:_MOST_PROCESSES]:
-        command = short_command(p.command or p.name, _LONGEST_ROW)
+        command = short_command(p.command, LONGEST_NAME)
         if p.ended not in (None, "exit code 0"):
             command.append_text(Text(f"  ({p.ended})", style="yellow"))
         lived = None if p.gone_us is None else p.gone_us - p.began_us

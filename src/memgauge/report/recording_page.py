@@ -102,7 +102,7 @@ def _tables(data: RunCurves) -> Iterator[str]:
                 format_bytes(p.pss_peak_bytes),
                 format_duration(None if p.cpu_ns is None else p.cpu_ns / 1000),
                 p.ended or "",
-                p.command or p.name,
+                p.command,
             )
             for p in processes
         ],

@@ -17,8 +17,8 @@ from memgauge.explain.compare_recordings import (
 )
 from memgauge.explain.recorded import still_open
 from memgauge.explain.recording import relative
-from memgauge.report.recording import MOST_EACH
-from memgauge.report.tables import grid, plain, short_command
+from memgauge.report.recording import LONGEST_NAME, MOST_EACH
+from memgauge.report.tables import grid, plain, short, short_command
 from memgauge.report.text import section
 from memgauge.units import format_bytes, format_duration
 from memgauge.units import format_difference as _signed
@@ -110,7 +110,7 @@ def _cells(row: SpanRow) -> tuple[str, ...]:
 
 def _named(row: SpanRow, counts: tuple[int, int], indent: str = "") -> Text:
     """Return the name of a phase, and that it has no end of its own, on which side if not on both."""
-    shown = plain(f"{indent}{row.name}")
+    shown = short(f"{indent}{row.name}", LONGEST_NAME)
     said = [still_open(u, c) for u, c in zip((row.a_unfinished, row.b_unfinished), counts, strict=True)]
     if said[0] == said[1] != "":
         shown.append(f"  ({said[0]})", "yellow")
@@ -124,7 +124,7 @@ def _others(rows: Sequence[PhaseRow]) -> RenderableType | None:
     """Return what else was held in phases, None if nothing else is known of any; that of values is in the JSON."""
     table = grid("phase", "of", "A", "B", "difference", "kind", flexible="phase")
     for row in rows:
-        name = plain(row.name)
+        name = short(row.name, LONGEST_NAME)
         for what, found in _held(row):
             table.add_row(name, what, *_amounts(found), Text(_kinds(found)))
             name = Text()

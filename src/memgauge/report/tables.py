@@ -43,6 +43,13 @@ def plain(text: object) -> Text:
     return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text)))
 
 
+def short(text: object, longest: int) -> Text:
+    """Return a user's string with control characters made visible, cut where it is longer."""
+    shown = plain(text)
+    shown.truncate(longest, overflow="ellipsis")
+    return shown
+
+
 def short_command(command: str, longest: int) -> Text:
     """Return a command line on one line, its program without the folder, cut where it is longer.
 
@@ -52,9 +59,7 @@ def short_command(command: str, longest: int) -> Text:
     words = command.split()
     if words and words[0].startswith("/"):
         words[0] = words[0].rpartition("/")[2] or words[0]
-    shown = plain(" ".join(words))
-    shown.truncate(longest, overflow="ellipsis")
-    return shown
+    return short(" ".join(words), longest)
 
 
 def format_range(figure: Range | None) -> str:
