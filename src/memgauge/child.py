@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from memgauge import environment
 from memgauge.errors import MemgaugeError
 from memgauge.records import Trace
 from memgauge.targets import TargetOptions, resolve
@@ -69,7 +70,9 @@ def load_workload(job: Job) -> Workload:
         if entry not in sys.path:
             sys.path.insert(0, entry)
     if job.target is not None:
-        return resolve(job.target, job.options, job.sets)
+        workload = resolve(job.target, job.options, job.sets)
+        environment.put(workload.own.variables)
+        return workload
     import cloudpickle
 
     workload = cloudpickle.loads(job.pickled)

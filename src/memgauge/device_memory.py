@@ -14,7 +14,8 @@ import math
 
 import msgspec
 
-from memgauge.allocators.settings import CudaSettings
+from memgauge import environment
+from memgauge.allocators.settings import CudaSettings, parse_cuda_settings, settings_after_call
 from memgauge.allocators.sized import differs, replay_sized, reserved_sized
 from memgauge.capacity import LEAST_SPREAD, giving_way, least_reserved, runs_within, verdict
 from memgauge.devices import Device, Figure, libraries
@@ -49,7 +50,7 @@ def device_memory(
     trace: Trace,
     place: Device,
     stack: Stack,
-    settings: CudaSettings,
+    settings: CudaSettings | None = None,
     *,
     outside: Range | None = None,
 ) -> DeviceMemory:
@@ -59,11 +60,11 @@ def device_memory(
         trace: What was asked for.
         place: The card.
         stack: Versions and switches.
-        settings: What PYTORCH_CUDA_ALLOC_CONF sets.
+        settings: What PYTORCH_CUDA_ALLOC_CONF sets; what the environment says if None.
         outside: What the process takes outside torch's allocator; None asks the catalogue.
     """
-    if trace.memory_fraction < 1:
-        settings = dataclasses.replace(settings, per_process_memory_fraction=trace.memory_fraction)
+    said = of_the_environment(trace, settings)
+    settings = settings_of(trace, settings)
     beside, figure = context(place, stack)
     beside = outside or beside
     free = replay_sized(trace, settings, "expected")
@@ -126,9 +127,33 @@ def device_memory(
         least=need,
         fits=_of_its_share(fits, settings, unlimited) if is_limited else fits,
         uncertainty=parts,
-        assumptions=_assumptions(place, figure, outside, stack),
+        assumptions=(*_assumptions(place, figure, outside, stack), *said),
         unmodelled=_unmodelled(trace),
     )
+
+
+def settings_of(trace: Trace, given: CudaSettings | None) -> CudaSettings:
+    """Return the settings of the allocator in a run: those given, over which the program's own go.
+
+    Raises:
+        UsageError, UnsupportedError: Those of the environment, where none are given, are refused.
+    """
+    if trace.alloc_conf is not None:
+        given = parse_cuda_settings(trace.alloc_conf)
+    settings = given or parse_cuda_settings(environment.allocator_text(environment.variables()) or "")
+    for text in trace.alloc_calls:
+        settings = settings_after_call(settings, text)
+    if trace.memory_fraction < 1:
+        settings = dataclasses.replace(settings, per_process_memory_fraction=trace.memory_fraction)
+    return settings
+
+
+def of_the_environment(trace: Trace, given: CudaSettings | None) -> tuple[str, ...]:
+    """Return the line on settings that are those of the environment, if they are."""
+    text = environment.allocator_text(environment.variables())
+    if not text or given is not None or trace.alloc_conf is not None:
+        return ()
+    return (f"allocator settings of the environment: {text}",)
 
 
 def _of_its_share(fits: Fits, settings: CudaSettings, reserved: int) -> Fits:

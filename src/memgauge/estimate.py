@@ -16,7 +16,7 @@ import msgspec
 from memgauge import devices
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.allocators.settings import CudaSettings
-from memgauge.device_memory import DeviceMemory, device_memory
+from memgauge.device_memory import DeviceMemory, device_memory, settings_of
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, missing_extra
@@ -52,7 +52,7 @@ def estimate(
         threads: CPU threads of the run; torch's own number if None.
         options: Batch size and the like, for TARGETs that take them.
         sets: Arguments of a TARGET's function, as text.
-        allocator: Settings of the CUDA caching allocator.
+        allocator: Settings of the CUDA caching allocator; those of the environment if None.
         stack: Versions of torch and CUDA and switches of their libraries; what is installed here if None.
         host: Also predict the resident memory of the process (CPU only). Its import
             baseline is measured in a fresh process, which takes a second or two.
@@ -144,7 +144,7 @@ def estimate_of(
 
     on_card: DeviceMemory | None = None
     if place.kind == "cuda":
-        on_card = device_memory(trace, place, stack or predict.installed_stack(), allocator or CudaSettings())
+        on_card = device_memory(trace, place, stack or predict.installed_stack(), allocator)
     timeline = replay(trace, place) if on_card is None else on_card.timeline
     if followed is not None:
         followed(trace, timeline)
@@ -185,7 +185,7 @@ def replay(trace: Trace, device: Device, allocator: CudaSettings | None = None) 
     if device.kind == "cpu":
         return cpu.replay(trace.events)
     return cuda_caching.replay(
-        trace.events, allocator or CudaSettings(), releases=trace.cache_releases, streams=trace.streams
+        trace.events, settings_of(trace, allocator), releases=trace.cache_releases, streams=trace.streams
     )
 
 

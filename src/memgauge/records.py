@@ -25,6 +25,8 @@ STEPS_GROW = "memory grows from step to step"
 NEVER_STEPPED = "no optimizer made a step"
 # How the assumption begins of a program whose run may depend on the very card.
 ASKED_CARD = "the program asked which GPU this is"
+# and of one that sets the allocator by itself.
+OWN_SETTINGS = "allocator settings of the program"
 
 
 class Category(StrEnum):
@@ -96,6 +98,8 @@ class Trace:
     streams: Mapping[int, int] = field(default_factory=dict)  # storage -> stream; not listed: the default one
     pinned_bytes: int = 0  # highest pinned host memory, as torch's allocator of it rounds and keeps it
     memory_fraction: float = 1.0  # of the card that the program lets torch's allocator take
+    alloc_conf: str | None = None  # the allocator's variable, if the program sets it itself
+    alloc_calls: Sequence[str] = ()  # settings that it gives to the allocator afterwards, in order
     uses: Sequence[str] = ()  # libraries that the run calls upon beyond its operators: "optimizer"
 
 

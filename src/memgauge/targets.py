@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from memgauge import usercode
+from memgauge import environment, usercode
 from memgauge.arguments import TargetOptions, arguments_for, parse_sets
 from memgauge.errors import UsageError, WorkloadError, missing_extra, nearest
 from memgauge.workload import Workload
@@ -100,9 +101,22 @@ def resolve(
     elif target.kind in _LIBRARIES:
         workload = _from_library(target, options, sets)
     else:
-        with usercode.as_script(text):
+        loaded = _loaded(target)
+        with usercode.as_script(text), environment.apart(_own.get(loaded)) as own:
             workload = _from_user(target, options, sets)
+        _own[loaded] = own
+        workload = replace(workload, own=own)
     return workload.described(target=str(target))
+
+
+_own: dict[object, environment.Own] = {}  # by what was loaded: what it set then
+
+
+def _loaded(target: Target) -> object:
+    """Return what tells a file or module from others, from what it was before an edit, and in another environment."""
+    file = Path(target.name).expanduser()
+    edited = file.stat().st_mtime_ns if file.is_file() else 0
+    return str(file.absolute()), edited, tuple(environment.variables().items())
 
 
 def _refuse_twice(options: TargetOptions, sets: Mapping[str, str]) -> None:

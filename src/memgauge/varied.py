@@ -17,7 +17,7 @@ import msgspec
 from memgauge.affine import Affine
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import TargetOptions
-from memgauge.device_memory import DeviceMemory, device_memory
+from memgauge.device_memory import DeviceMemory, device_memory, of_the_environment
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, WorkloadError, missing_extra
@@ -149,11 +149,12 @@ class Varied:
 
     def row(self, value: int, allocator: CudaSettings | None) -> Row:
         """Return what the run takes at a value."""
-        memory = device_memory(self.trace(value), self.place, self.stack, allocator or CudaSettings())
+        memory = device_memory(self.trace(value), self.place, self.stack, allocator)
         return row_of(self.place, value, memory)
 
-    def curve(self, rows: tuple[Row, ...], begin_ns: int) -> Curve:
+    def curve(self, rows: tuple[Row, ...], begin_ns: int, allocator: CudaSettings | None = None) -> Curve:
         """Return the table of these rows."""
+        largest = self.traced[max(self.traced)]
         return Curve(
             workload=self.description,
             device=self.place.name,
@@ -162,7 +163,7 @@ class Varied:
             is_affine=self._line is not None,
             affine_from=None if self._line is None else self._line.origin,
             traced=tuple(sorted(self.traced)),
-            assumptions=tuple(self.traced[max(self.traced)].assumptions),
+            assumptions=(*largest.assumptions, *of_the_environment(largest, allocator)),
             elapsed_ns=time.perf_counter_ns() - begin_ns,
         )
 

@@ -12,7 +12,7 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.allocators.sized import resized
 from memgauge.arguments import TargetOptions
-from memgauge.device_memory import device_memory
+from memgauge.device_memory import device_memory, of_the_environment
 from memgauge.devices import Device, libraries
 from memgauge.devices.convolutions import Convolution, Convolver
 from memgauge.devices.libraries import cublas_bytes_of
@@ -99,12 +99,18 @@ def over_catalogue(
         if key not in traces or _depends_on_card(traces[key]):
             traces[key] = traced(workload, place)
         trace = convolved_on(place, traces[key])
-        rows.append(row_of(place, None, device_memory(trace, place, on_card, allocator or CudaSettings())))
+        rows.append(row_of(place, None, device_memory(trace, place, on_card, allocator)))
     return Catalogue(
         workload=dict(workload.description),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        assumptions=tuple(dict.fromkeys(text for trace in traces.values() for text in trace.assumptions)),
+        assumptions=tuple(
+            dict.fromkeys(
+                text
+                for trace in traces.values()
+                for text in (*trace.assumptions, *of_the_environment(trace, allocator))
+            )
+        ),
         elapsed_ns=time.perf_counter_ns() - begin,
     )
 
@@ -154,7 +160,7 @@ def curve(
     if not varied.confirm(max(values)):
         varied.drop_lines()
     rows = tuple(varied.row(value, allocator) for value in values)
-    return varied.curve(rows, begin)
+    return varied.curve(rows, begin, allocator)
 
 
 def largest(
@@ -176,7 +182,7 @@ def largest(
     """
     begin = time.perf_counter_ns()
     varied = Varied(target, _card(device), name, options, sets, steps, stack, tell)
-    search = _Search(varied, allocator or CudaSettings())
+    search = _Search(varied, allocator)
     start = search.first_taken()
     surely, probably = search.ends(start)
     while probably is not None and not search.confirm(probably):
@@ -187,7 +193,7 @@ def largest(
     assumptions: tuple[str, ...] = ()
     if probably is not None:
         trace = varied.trace(probably)
-        memory = device_memory(trace, varied.place, varied.stack, allocator or CudaSettings())
+        memory = device_memory(trace, varied.place, varied.stack, allocator)
         event = trace.events[first_peak(memory.timeline)]
         binding = {"phase": event.phase, "operator": event.operator, "layer": event.layer}
         assumptions = (*trace.assumptions, *memory.assumptions)
@@ -196,7 +202,7 @@ def largest(
         probably=probably,
         binds=binding,
         limit=search.limit(probably or start),
-        curve=varied.curve(tuple(rows[value] for value in ends), begin),
+        curve=varied.curve(tuple(rows[value] for value in ends), begin, allocator),
         assumptions=assumptions,
     )
 
@@ -204,7 +210,7 @@ def largest(
 class _Search:
     """The search for the largest value: what was found at each, and which values the target does not take."""
 
-    def __init__(self, varied: Varied, settings: CudaSettings) -> None:
+    def __init__(self, varied: Varied, settings: CudaSettings | None) -> None:
         self.rows: dict[int, Row] = {}
         self._varied, self._settings = varied, settings
         self._refused: dict[int, MemgaugeError] = {}

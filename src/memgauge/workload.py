@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from memgauge.environment import Own
 from memgauge.errors import WorkloadError, nearest
 
 # What `Workload(values=...)` may declare.
@@ -46,6 +47,7 @@ class Workload:
     values: Mapping[str, float] = field(default_factory=dict)
     mode: str = "train"
     description: Mapping[str, object] = field(default_factory=dict)  # where it came from, for the record
+    own: Own = field(default_factory=Own)  # what its file set in the environment when it was loaded
 
     def __post_init__(self) -> None:
         for name in ("build", "batch", "step"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from memgauge.errors import UnsupportedError, UsageError, nearest
 from memgauge.units import MIB
@@ -93,6 +93,25 @@ def parse_cuda_settings(text: str) -> CudaSettings:
         UsageError: A key is unknown or a value is refused; names it and the nearest key.
         UnsupportedError: The setting replaces the allocator that is modelled here.
     """
+    return CudaSettings(**_values_of(text))  # type: ignore[arg-type]
+
+
+def settings_after_call(settings: CudaSettings, text: str) -> CudaSettings:
+    """Return the settings once a program has given `text` to `torch._C._accelerator_setAllocatorSettings`.
+
+    Three keys go back to their defaults unless they are named again; the others stay (`parseArgs` in
+    c10/core/AllocatorConfig.cpp).
+
+    Raises:
+        UsageError, UnsupportedError: As `parse_cuda_settings` does.
+    """
+    return replace(settings, **{**_RESET, **_values_of(text)})  # type: ignore[arg-type]
+
+
+_RESET = {"max_split_bytes": None, "roundup_power2_divisions": (), "garbage_collection_threshold": None}
+
+
+def _values_of(text: str) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value, index in _pairs("".join(text.split())):
         if key in _TRUE_OR_FALSE and value not in ("True", "False"):
@@ -110,7 +129,7 @@ def parse_cuda_settings(text: str) -> CudaSettings:
         parsed = parse(key, value)
         if field:
             values[field] = parsed
-    return CudaSettings(**values)  # type: ignore[arg-type]
+    return values
 
 
 def format_cuda_settings(settings: CudaSettings) -> str:

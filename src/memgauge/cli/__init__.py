@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from memgauge import environment
 from memgauge.cli import (
     calibrate,
     compare,
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(AttributeError, ValueError):  # a replaced stdout, as in tests
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        with environment.apart():  # options stand for variables of it
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
     except MemgaugeError as error:

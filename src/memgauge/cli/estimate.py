@@ -223,12 +223,11 @@ def _show(result: Estimate, count: int | None, out: Path | None, *, as_json: boo
 
 def _allocator(text: str | None, device: str) -> CudaSettings | None:
     """Return the settings in `text`; refused where they would change nothing."""
-    if text is None:
+    settings = options.allocator_of(text)
+    if settings is None:
         return None
     from memgauge import devices
-    from memgauge.allocators.settings import parse_cuda_settings
 
-    settings = parse_cuda_settings(text)
     if device != "all" and devices.find(device).kind == "cpu":
         raise UsageError("--alloc-conf changes nothing on the CPU; add --device with a GPU's name")
     return settings

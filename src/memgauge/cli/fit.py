@@ -52,8 +52,6 @@ def command(
     html: options.Html = None,
 ) -> None:
     """Find the largest batch (or other argument) that fits a card: surely, and probably."""
-    from memgauge.allocators.settings import parse_cuda_settings
-
     options.check_counts(steps=steps)
     if not vary.isidentifier():
         raise UsageError(f"--vary {vary}: name one argument; memgauge estimate --vary takes values")
@@ -71,7 +69,7 @@ def command(
         torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
     )
     options.refuse_cuda_without_nvidia(device, cuda_version)
-    allocator = None if alloc_conf is None else parse_cuda_settings(alloc_conf)
+    allocator = options.allocator_of(alloc_conf)
     with running(f"finding the largest {vary} of {target} on {device}") as tell:
         from memgauge.vary import largest
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from memgauge import environment
 from memgauge.arguments import TargetOptions, check_choice
 from memgauge.cli.output import note
 from memgauge.devices.stack import Stack, check_known, check_release, parse_version
 from memgauge.errors import UsageError
 from memgauge.targets import parse_target
+
+if TYPE_CHECKING:
+    from memgauge.allocators.settings import CudaSettings
 
 _WHAT, _HOW, _OUTPUT = "What is run", "How it is run", "Output"
 
@@ -97,7 +101,8 @@ AllocConf = Annotated[
         "--alloc-conf",
         metavar="TEXT",
         show_default=False,
-        help="Settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF spells them.",
+        help="Settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF spells them; what the program sets itself "
+        "comes later and wins.",
         rich_help_panel=_HOW,
     ),
 ]
@@ -228,6 +233,21 @@ CublasltUnified = Annotated[
 ]
 
 
+def allocator_of(text: str | None) -> CudaSettings | None:
+    """Return the settings that `--alloc-conf` gives, if it is given; the program finds them in its environment.
+
+    Raises:
+        UsageError, UnsupportedError: torch refuses them, or they are not modelled.
+    """
+    if text is None:
+        return None
+    from memgauge.allocators.settings import parse_cuda_settings
+
+    settings = parse_cuda_settings(text)
+    environment.put({**dict.fromkeys(environment.ALLOCATOR), environment.ALLOCATOR[0]: text})
+    return settings
+
+
 def stack_of(
     torch_version: str | None,
     cuda_version: str | None,
@@ -265,6 +285,7 @@ def stack_of(
     stack = stack_here(**given)
     if stack.cuda is not None:
         check_release(stack.torch, stack.cuda)
+    environment.put(dict(stack.variables()))
     for text in stack.beyond_known():
         note(f"warning: {text}")
     return stack

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from memgauge import environment
 from memgauge.errors import UsageError
 from memgauge.units import KIB
 
@@ -89,6 +90,16 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     def cuda_version(self) -> tuple[int, int]:
         """Return the version of CUDA; that of torch's standard builds where none is given."""
         return self.cuda if self.cuda is not None else _usual_cuda(self.torch)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the environment that these settings stand for."""
+        kib, unified = self.cublaslt_workspace_kib, self.cublaslt_unified
+        given = {
+            environment.CUBLAS: self.cublas_workspace_config,
+            environment.CUBLASLT: None if kib is None else str(kib),
+            environment.CUBLASLT_UNIFIED: None if unified is None else str(int(unified)),
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def on_card(self, title: str, capability: tuple[int, int] | None) -> Stack:
         """Return the same with a CUDA that has kernels for a card: the usual one, or else the nearest.

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from memgauge import environment
 from memgauge.errors import MemgaugeError, MissingError
 from memgauge.monitor.marks import phase
 from memgauge.study.plan import Subject
@@ -88,6 +89,7 @@ def _run_target(job: Job, subject: Subject, writer: _Writer) -> None:
     with phase("import"):
         workload = workload_of(subject)
         assert workload is not None
+        environment.put(workload.own.variables)
         from memgauge.frameworks.torch import trial_run
     trial_run.set_threads(subject.threads)
     result.imported_bytes = result.loaded_bytes = resident_bytes()

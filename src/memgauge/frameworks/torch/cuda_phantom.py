@@ -16,6 +16,7 @@ from memgauge.frameworks.torch.cuda_graphs import Graphs
 from memgauge.frameworks.torch.cuda_kernels import KERNELS, REPLACED_IN_INFERENCE
 from memgauge.frameworks.torch.cuda_libraries import Libraries
 from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_settings import OwnSettings
 from memgauge.frameworks.torch.cuda_streams import Streams
 from memgauge.frameworks.torch.cuda_workspace import workspace_bytes
 from memgauge.frameworks.torch.operators import Rule
@@ -39,6 +40,7 @@ class CudaPhantomMode(PhantomMode):
         self.libraries = Libraries(self, Card())
         self.streams = Streams(self._ledger)
         self.graphs = Graphs(self)
+        self.own = OwnSettings(self.values)
 
     @property
     def in_backward(self) -> bool:
@@ -118,6 +120,7 @@ class CudaPhantomMode(PhantomMode):
     def _list(self, storage: torch.UntypedStorage) -> None:
         self.placement.put(storage)
         if self.placement.now:
+            self.own.begin()
             super()._list(storage)
 
     def _is_made_here(self, storage: torch.UntypedStorage) -> bool:

@@ -75,6 +75,7 @@ def cuda_semantics(mode: CudaPhantomMode, card: Card = Card()) -> Iterator[None]
         patch_loading(patches, mode)
         patch_cuda(patches, card, placement, mode.values, mode.release_cache, mode.allow, mode.streams)
         mode.graphs.patch(patches)
+        mode.own.patch(patches)
         patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__)
         patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         patches.set(torch, "_cudnn_rnn_flatten_weight", flatten(placement))

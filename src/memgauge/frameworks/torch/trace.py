@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from memgauge import environment
 from memgauge.errors import MemgaugeError, WorkloadError
 from memgauge.frameworks.torch import protocol
 from memgauge.frameworks.torch.beyond_operators import seen_by
@@ -80,7 +81,7 @@ def trace(
     watched = workload if onlooker is None else onlooker.watched(workload)
     hooks = nullcontext() if onlooker is None else onlooker.hooks(observer.ledger, observer.scopes)
     try:
-        with same_chance():
+        with same_chance(), environment.apart():
             with (
                 observer.mode,
                 observer.scopes,
@@ -168,7 +169,9 @@ class _Tracer:
         """Return the context that gives the program the meaning it has on the target."""
         if not isinstance(self.mode, CudaPhantomMode):
             return _cpu_semantics(self.mode)
-        return cuda_semantics(self.mode, card or Card())
+        card = card or Card()
+        self.mode.own.start(self.workload.own, card.stack)
+        return cuda_semantics(self.mode, card)
 
     def built(self, objects: Any) -> None:
         self._objects = objects
@@ -230,6 +233,9 @@ class _Tracer:
         events = ledger.events[:end]
         if self._moved_in_vain and _is_highest_in_setup(events):
             self.values.assume(_BUILT_THERE)
+        own = self.mode.own if isinstance(self.mode, CudaPhantomMode) else None
+        if own is not None:
+            own.assume()
         assumptions = list(self.values.assumptions)
         warning = protocol.never_trained(self.workload, self.scopes, self._objects)
         warnings = [w for w in (warning, _growth(self._held_bytes, sum(ledger.live.values()))) if w]
@@ -246,6 +252,8 @@ class _Tracer:
             pinned_bytes=self._pinned_bytes(),
             uses=self._uses,
             memory_fraction=ledger.memory_fraction,
+            alloc_conf=None if own is None else own.conf,
+            alloc_calls=own.calls if own is not None else (),
         )
 
 
