@@ -18,6 +18,7 @@ from memgauge.allocators.settings import CudaSettings, parse_cuda_settings, sett
 from memgauge.arguments import TargetOptions
 from memgauge.child import load_workload
 from memgauge.cli import main
+from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError
 from memgauge.measure import make_job
 from memgauge.records import Estimate
@@ -210,3 +211,43 @@ def test_a_real_run_finds_what_its_file_sets(tmp_path: Path, monkeypatch: pytest
     assert load_workload(job).own.variables == {CUDA_CONF: EXPANDABLE}
     assert os.environ[CUDA_CONF] == EXPANDABLE
     environment.put({CUDA_CONF: None})
+
+
+def workspaces(folder: Path, *lines: str, **options: Any) -> tuple[int, list[str]]:
+    target = program(folder, *lines)
+    file = Path(target.removesuffix(":run"))
+    file.write_text(
+        file.read_text().replace(
+            "step=lambda model, x: None", "step=lambda model, x: model(x[0, 0, 0, :1].float())"
+        )
+    )
+    found = estimated(target, **options)
+    return found.peak.allocated_bytes or 0, [
+        t for t in found.assumptions if t.startswith(("CUBLAS", "TORCH"))
+    ]
+
+
+def test_workspaces_of_cublas_that_a_program_asks_for_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, _ = workspaces(tmp_path)
+    default, wanted = 2 * 4096 * 1024 + 8 * 16 * 1024, 32 * MIB
+    by_program = f"{environment.CUBLAS} of the program: :4096:8"
+    assert workspaces(tmp_path, sets(environment.CUBLAS, ":4096:8")) == (
+        usual - default + wanted,
+        [by_program],
+    )
+    assert workspaces(tmp_path) == (usual, [])
+    given = Stack(cublas_workspace_config=":16:8")
+    assert workspaces(tmp_path, stack=given)[1] == []
+    assert workspaces(tmp_path, sets(environment.CUBLAS, ":4096:8"), stack=given)[1] == [by_program]
+    with monkeypatch.context() as patch:
+        patch.setenv(environment.CUBLAS, ":4096:8")
+        line = f"{environment.CUBLAS} of the environment: :4096:8"
+        assert workspaces(tmp_path) == (usual - default + wanted, [line])
+        assert workspaces(tmp_path, stack=given)[1] == []
+
+
+def test_workspaces_of_cublaslt_that_a_program_asks_for_are_followed(tmp_path: Path) -> None:
+    own = sets(environment.CUBLASLT_UNIFIED, "0"), sets(environment.CUBLASLT, "4096")
+    assert workspaces(tmp_path, *own)[0] == workspaces(tmp_path)[0] + 4 * MIB

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
+from memgauge import environment
 from memgauge.devices import convolutions, libraries, rates_of_architecture
 from memgauge.devices.convolutions import Convolution, Convolver
+from memgauge.devices.stack import Stack, workspace_config_bytes
 from memgauge.records import Range, Scratch
 from memgauge.units import format_bytes
 
@@ -79,7 +83,8 @@ class Libraries:
         owner = self._mode.in_backward, self._mode.stream
         if owner not in self._has_workspace:
             self._has_workspace.add(owner)
-            size = self.card.cublas_bytes
+            config = self._mode.own.variable(environment.CUBLAS)
+            size = self.card.cublas_bytes if config is None else workspace_config_bytes(config)
             if size:
                 self._mode.take(size, Scratch(libraries.CUBLAS, size, size), layer="")
 
@@ -109,7 +114,7 @@ class Libraries:
 
     def _product_with_bias(self) -> None:
         """Note cuBLASLt's workspace: for this product, or kept from it on."""
-        stack = self.card.stack
+        stack = self._stack
         size = libraries.cublaslt_bytes(stack, is_nvidia=self.card.is_nvidia)
         owner = self._mode.in_backward, self._mode.stream
         if not libraries.keeps_cublaslt(stack):
@@ -117,6 +122,17 @@ class Libraries:
         elif size and owner not in self._has_light_workspace:
             self._has_light_workspace.add(owner)
             self._mode.take(size, Scratch(libraries.CUBLASLT, size, size), layer="")
+
+    @cached_property
+    def _stack(self) -> Stack:
+        """The software with what the environment says of cuBLASLt, which torch reads once."""
+        own = self._mode.own
+        size, unified = own.variable(environment.CUBLASLT), own.variable(environment.CUBLASLT_UNIFIED)
+        return msgspec.structs.replace(
+            self.card.stack,
+            cublaslt_workspace_kib=int(size) if size is not None and size.isdecimal() else None,
+            cublaslt_unified=unified == "1" if unified in ("0", "1") else None,
+        )
 
     def _sparse(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note what sorts a sparse matrix, and what its product with a dense one takes."""
