@@ -106,6 +106,7 @@ def test_keys_that_cannot_matter_to_sizes_are_left_out(text: str) -> None:
         ("expandable_segments:True,,", "cannot read ','"),
         ("roundup_power2_divisions:[64:2", "cannot read"),
         ("max_split_size:128", r"'max_split_size'.*nearest: max_split_size_mb"),
+        ("foo:1", r"'foo' in .* Write key:value,key:value, for example .*expandable_segments:True$"),
         ("expandable_segment:True", r"'expandable_segment'.*nearest: expandable_segments"),
     ],
 )

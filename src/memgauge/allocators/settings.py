@@ -21,7 +21,7 @@ FIRST_DIVIDED_POWER = 20  # roundup_power2_divisions: its first entry is for siz
 _DIVIDED_POWERS = 16  # and its last for sizes of 32 GiB and more
 _SHARED_REQUEST_MB = 10  # kMinLargeAlloc
 _MOST_REGISTER_THREADS = 128  # pinned_max_register_threads of CUDAAllocatorConfig.h
-_SYNTAX = "write key:value,key:value, for example max_split_size_mb:128,expandable_segments:True"
+_SYNTAX = "key:value,key:value, for example max_split_size_mb:128,expandable_segments:True"
 
 _PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
 _TOKEN = re.compile(r"[^,:\[\]]+|[,:\[\]]")
@@ -122,9 +122,7 @@ def _values_of(text: str) -> dict[str, object]:
             continue
         if key not in _PARSERS:
             known = nearest(key, (*_PARSERS, *_IGNORED))
-            raise UsageError(
-                f"Unrecognized key {key!r} in CUDA allocator config.{known} {_SYNTAX.capitalize()}"
-            )
+            raise UsageError(f"Unrecognized key {key!r} in CUDA allocator config.{known} Write {_SYNTAX}")
         field, parse = _PARSERS[key]
         parsed = parse(key, value)
         if field:
@@ -150,7 +148,9 @@ def _pairs(text: str) -> Iterable[tuple[str, str, int]]:
     while position < len(text):
         match = _PAIR.match(text, position)
         if not match:
-            raise UsageError(f"cannot read {text[position:]!r} in the CUDA allocator settings; {_SYNTAX}")
+            raise UsageError(
+                f"cannot read {text[position:]!r} in the CUDA allocator settings; write {_SYNTAX}"
+            )
         yield match[1], match[2], index + 2
         index += len(_TOKEN.findall(match[0]))
         position = match.end()
