@@ -36,6 +36,8 @@ MACHINE: dict[str, Any] = {
 
 def test_there_are_about_sixty_and_their_settings_are_torchs_own() -> None:
     assert 55 <= len(SUITE) <= 70
+    docs = ROOT / "docs" / "devices.md"
+    assert f"\n{len(SUITE)} workloads, each in a process of its own" in docs.read_text(encoding="utf-8")
     for setting in SUITE.values():
         parse_cuda_settings(setting.alloc_conf)
     assert {s.optimizer for s in SUITE.values()} >= {"adam", "adamw", "sgd", "rmsprop"}
