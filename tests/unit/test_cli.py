@@ -67,18 +67,20 @@ def test_options_arrive_where_they_are_used(replace: Replace) -> None:
     calls = replace("estimate", estimate())
     options = (
         "--batch-size 64 --image-size 32 --sequence-length 128 --optimizer sgd,momentum=0.9 --precision "
-        "bfloat16 --mode infer --checkpointing --steps 5 --threads 2 --device nvidia-t4 --set a=1 --set "
+        "bfloat16 --mode infer --checkpointing --steps 5 --device nvidia-t4 --set a=1 --set "
         "b=x=y --alloc-conf expandable_segments:True"
     )
     assert main(["estimate", "zoo:mlp", *options.split()]) == 0
     call = calls[0]
-    assert (call["target"], call["device"], call["steps"], call["threads"]) == ("zoo:mlp", "nvidia-t4", 5, 2)
+    assert (call["target"], call["device"], call["steps"]) == ("zoo:mlp", "nvidia-t4", 5)
     assert call["sets"] == {"a": "1", "b": "x=y"}
     assert call["allocator"].expandable_segments
     asked = call["options"]
     assert (asked.batch_size, asked.image_size, asked.sequence_length) == (64, 32, 128)
     assert (asked.optimizer, asked.precision, asked.mode) == ("sgd,momentum=0.9", "bfloat16", "infer")
     assert asked.checkpointing
+    assert main(["estimate", "zoo:mlp", "--threads", "2"]) == 0
+    assert calls[1]["threads"] == 2
 
 
 def test_json_is_one_document_whatever_the_user_prints(replace: Replace, capfd: Capture) -> None:
@@ -207,6 +209,11 @@ def test_compare_reads_one_side_from_stdin(tmp_path: Path) -> None:
             "Unrecognized key 'max_split' in CUDA allocator config.",
         ),
         (["estimate", "zoo:mlp", "--alloc-conf", "backend:native"], "changes nothing on the CPU"),
+        (["estimate", "zoo:mlp", "--device", "all", "--threads", "4"], "--threads changes nothing on a GPU"),
+        (
+            ["estimate", "zoo:mlp", "--device", "nvidia-t4", "--threads", "4"],
+            "--threads changes nothing on a GPU",
+        ),
         (["estimate", "zoo:mlp", "--bach-size", "3"], "No such option: --bach-size"),
         (["estimat", "zoo:mlp"], "No such command 'estimat'"),
         (["compare", "a.json"], "Missing argument 'B'"),

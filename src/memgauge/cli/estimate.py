@@ -75,7 +75,7 @@ def command(
         torch_version, cuda_version, cudnn, tf32, cublas_workspace, cublaslt_workspace, cublaslt_unified
     )
     allocator = _allocator(alloc_conf, device)
-    _refuse_contradictions(device, stack, method, vary)
+    _refuse_contradictions(device, stack, method, vary, threads)
     options.refuse_cuda_without_nvidia(device, cuda_version)
     if html is not None and method != "trace":
         raise UsageError("--html draws the trace; leave --method out")
@@ -127,9 +127,13 @@ def command(
 _METHODS = ("trace", "formula", "both")
 
 
-def _refuse_contradictions(device: str, stack: Stack | None, method: str, vary: str | None) -> None:
+def _refuse_contradictions(
+    device: str, stack: Stack | None, method: str, vary: str | None, threads: int | None
+) -> None:
     from memgauge import devices
 
+    if threads is not None and (device == "all" or devices.find(device).kind != "cpu"):
+        raise UsageError("--threads changes nothing on a GPU; leave it out")
     if device == "all":
         if method != "trace":
             raise UsageError(f"--device all needs --method trace (given: {method})")
