@@ -53,7 +53,7 @@ def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
     """Return name and values of `batch_size=8,16,32`.
 
     Raises:
-        UsageError: It is not of that form, or a value is no whole number of at least 1.
+        UsageError: It is not of that form, a value is no whole number of at least 1, or written twice.
     """
     name, equals, values = text.partition("=")
     if not equals or not name.strip().isidentifier():
@@ -62,8 +62,10 @@ def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
     for value in values.split(","):
         if not value.strip().isdecimal() or int(value) < 1:
             raise UsageError(f"--vary {text}: {value.strip()!r} is no whole number of at least 1")
+        if int(value) in found:
+            raise UsageError(f"--vary {text}: {value.strip()} is written twice")
         found.append(int(value))
-    return name.strip(), tuple(dict.fromkeys(found))
+    return name.strip(), tuple(found)
 
 
 def over_catalogue(

@@ -271,7 +271,8 @@ def test_what_does_not_grow_has_no_largest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["batch_size", "batch_size=", "batch_size=8,x", "batch_size=0", "=8", "a b=8"]
+    "text",
+    ["batch_size", "batch_size=8,16,8", "batch_size=", "batch_size=8,x", "batch_size=0", "=8", "a b=8"],
 )
 def test_values_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--vary"):
