@@ -225,6 +225,8 @@ def test_a_device_file_describes_a_card(tmp_path: Path) -> None:
         (CARD + "context = { bytes = 5 }", "grade"),
         (CARD.replace("[8, 6]", "[99, -1]"), "compute_capability = [99, -1]"),
         (CARD.replace("my-card", " "), "name is empty"),
+        (CARD.replace("my-card", "all"), "name = 'all' stands for every card"),
+        (CARD.replace("1536", "5"), "threads_per_multiprocessor = 5: it is a multiple of 32"),
         (CARD + "colour = 'red'", "colour"),
         (CARD + "rates = { half = 70, float32 = 0, memory = 1, source = 'x' }", "rates.float32 = 0"),
         (CARD + "rates = { half = 70, float32 = 35, memory = nan, source = 'x' }", "rates.memory = nan"),

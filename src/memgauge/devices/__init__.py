@@ -54,6 +54,8 @@ _RATES = (
 )
 _SMALLEST_BYTES, _LARGEST_BYTES = 256 * MIB, 4096 * GIB
 _SMALLEST_CONTEXT = MIB  # those that somebody saw have a hundred times that (contexts.toml)
+# Threads run in groups of so many: warps (CUDA C++ Programming Guide, "SIMT Architecture"), AMD's of 32 or 64.
+_WARP = 32
 # What makes a card this one and no other: a file that differs in it needs a name of its own.
 _IDENTITY = ("capacity_bytes", "compute_capability", "multiprocessors", "threads_per_multiprocessor")
 
@@ -233,6 +235,8 @@ def _check(device: Device, path: Path) -> None:
         raise UsageError(f'{where}kind = {device.kind!r}; only cards (kind = "cuda") can be described')
     if not device.name.strip():
         raise UsageError(f"{where}name is empty; results are shown under it")
+    if device.name == "all":
+        raise UsageError(f"{where}name = 'all' stands for every card (--device all); write another")
     if device.compute_capability is not None:
         major, minor = device.compute_capability
         if not (3 <= major <= 20 and 0 <= minor <= 9):
@@ -289,6 +293,11 @@ def _check(device: Device, path: Path) -> None:
         count = getattr(device, name)
         if count is not None and not 1 <= count <= 4096:
             raise UsageError(f"{where}{name} = {count}: it lies between 1 and 4096")
+    if (device.threads_per_multiprocessor or 0) % _WARP:
+        raise UsageError(
+            f"{where}threads_per_multiprocessor = {device.threads_per_multiprocessor}: "
+            f"it is a multiple of {_WARP}, such as 1536"
+        )
 
 
 def _check_name(device: Device, where: str) -> None:
