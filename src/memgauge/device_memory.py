@@ -21,7 +21,8 @@ from memgauge.capacity import LEAST_SPREAD, giving_way, least_reserved, runs_wit
 from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.context import context
 from memgauge.devices.stack import Stack
-from memgauge.records import Fits, Range, Timeline, Trace, Uncertainty
+from memgauge.errors import UnsupportedError, UsageError
+from memgauge.records import OF_THE_ENVIRONMENT, Fits, Range, Timeline, Trace, Uncertainty
 from memgauge.units import MIB, format_bytes
 
 # Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
@@ -140,7 +141,7 @@ def settings_of(trace: Trace, given: CudaSettings | None) -> CudaSettings:
     """
     if trace.alloc_conf is not None:
         given = parse_cuda_settings(trace.alloc_conf)
-    settings = given or parse_cuda_settings(environment.allocator_text(environment.variables()) or "")
+    settings = given or _exported()
     for text in trace.alloc_calls:
         settings = settings_after_call(settings, text)
     if trace.memory_fraction < 1:
@@ -148,12 +149,20 @@ def settings_of(trace: Trace, given: CudaSettings | None) -> CudaSettings:
     return settings
 
 
+def _exported() -> CudaSettings:
+    text = environment.allocator_text(environment.variables()) or ""
+    try:
+        return parse_cuda_settings(text)
+    except (UsageError, UnsupportedError) as error:
+        raise type(error)(f"allocator settings{OF_THE_ENVIRONMENT}{error}") from error
+
+
 def of_the_environment(trace: Trace, given: CudaSettings | None) -> tuple[str, ...]:
     """Return the line on settings that are those of the environment, if they are."""
     text = environment.allocator_text(environment.variables())
     if not text or given is not None or trace.alloc_conf is not None:
         return ()
-    return (f"allocator settings of the environment: {text}",)
+    return (f"allocator settings{OF_THE_ENVIRONMENT}{text}",)
 
 
 def _of_its_share(fits: Fits, settings: CudaSettings, reserved: int) -> Fits:

@@ -27,6 +27,8 @@ NEVER_STEPPED = "no optimizer made a step"
 ASKED_CARD = "the program asked which GPU this is"
 # and of one that sets the allocator by itself.
 OWN_SETTINGS = "allocator settings of the program"
+# What an assumption says of a setting that the user exported, maybe for something else.
+OF_THE_ENVIRONMENT = " of the environment: "
 
 
 class Category(StrEnum):

@@ -193,6 +193,17 @@ def test_the_environment_counts_where_nothing_is_given(
         ]
 
 
+def test_what_the_shell_exports_is_noted_and_named_where_it_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["estimate", program(tmp_path), "--device", "nvidia-t4", "--vary", "batch_size=1,2"]
+    for text, code in ((EXPANDABLE, 0), ("foo:1", 2)):
+        with monkeypatch.context() as patch:
+            patch.setenv(CUDA_CONF, text)
+            assert main(command) == code
+        assert "memgauge: allocator settings of the environment: " in capsys.readouterr().err
+
+
 def test_tables_say_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, facts = program(tmp_path, sets(CUDA_CONF, EXPANDABLE)), {"options": TargetOptions(), "sets": {}}
     own = [f"allocator settings of the program: {EXPANDABLE}"]

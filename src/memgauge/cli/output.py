@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from memgauge.errors import UsageError
-from memgauge.records import NEVER_BACKWARD, NEVER_STEPPED, STEPS_GROW
+from memgauge.records import NEVER_BACKWARD, NEVER_STEPPED, OF_THE_ENVIRONMENT, STEPS_GROW
 
 if TYPE_CHECKING:
     import msgspec
@@ -100,6 +100,8 @@ def warn(assumptions: Iterable[str]) -> None:
     for text in assumptions:
         if text.startswith((NEVER_BACKWARD, NEVER_STEPPED, STEPS_GROW)):
             note(f"warning: {text}")
+        elif OF_THE_ENVIRONMENT in text:
+            note(text)
 
 
 def note(message: str) -> None:

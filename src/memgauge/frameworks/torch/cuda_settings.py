@@ -14,7 +14,7 @@ from memgauge.devices.stack import Stack
 from memgauge.environment import Own
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.values import ValueReader
-from memgauge.records import OWN_SETTINGS
+from memgauge.records import OF_THE_ENVIRONMENT, OWN_SETTINGS
 
 
 class OwnSettings:
@@ -66,7 +66,7 @@ class OwnSettings:
         if now and now != self._given.get(name):
             self._values.assume(f"{name} of the program: {now}")
         elif now and name not in self._options:
-            self._values.assume(f"{name} of the environment: {now}")
+            self._values.assume(f"{name}{OF_THE_ENVIRONMENT}{now}")
         return now or None
 
     def patch(self, patches: Patches) -> None:
