@@ -55,6 +55,30 @@ def test_a_run_is_measured_and_compares_exactly_with_its_estimate(tmp_path: Path
     assert compare(said, seen) is not None
 
 
+COMPILED = """
+import torch, memgauge
+
+def job(backend: str = ""):
+    def build():
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+        optimizer = torch.optim.Adam(model.parameters())
+        return torch.compile(model, backend=backend) if backend else model, optimizer
+    def batch():
+        return torch.randn(32, 64)
+"""
+
+
+def test_a_compiled_module_runs_and_takes_what_its_operators_take(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(COMPILED + TRAIN + FOOTER)
+    plain = measure(f"{path}:job")
+    compiled = measure(f"{path}:job", sets={"backend": "eager"})
+    assert compiled.ended == "completed"
+    assert compiled.peak.allocated_bytes == plain.peak.allocated_bytes
+    assert compiled.at_peak.categories == plain.at_peak.categories
+    assert [p.name for p in compiled.phases] == [p.name for p in plain.phases]
+
+
 def test_layers_that_return_jagged_tensors_have_a_shape_that_can_be_written(tmp_path: Path) -> None:
     step = """
     def step(model, optimizer, x):

@@ -139,12 +139,17 @@ class Scopes:
         self._on_change()
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
+        # What torch.compile makes of a module must hold nothing of ours: its layers are not told apart.
+        if torch.compiler.is_compiling():
+            return
         self._stack.append(
             self._paths.get(module) or (type(module).__name__ if module not in self._paths else "")
         )
         self._mark_layer()
 
     def _leave(self, module: torch.nn.Module, _inputs: object, output: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._stack:
             path = self._stack.pop()
             shape = _first_shape(output)
