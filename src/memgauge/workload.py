@@ -33,7 +33,10 @@ class Workload:
             without running: `{"nonzero": 128}` says that `nonzero` or a mask as an
             index finds 128 elements (so do `masked_select`, `nms` and `unique`), `{"item": 0.5}`
             that `.item()` gives 0.5, `{"condition": True}` that a condition on a
-            tensor holds; a number of times, such as 49, is for the line of a loop.
+            tensor holds, `all()` and `any()` of your own code among them. A number is
+            for the line of a loop: 49 holds 49 times and then not once, for
+            `while error > tolerance`; -49 fails 49 times and then holds once, for
+            `while not done.all()`.
         mode: `"train"` or `"infer"`; only used to warn when training never
             calls backward.
 

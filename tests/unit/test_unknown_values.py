@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from memgauge.allocators import cpu
 from memgauge.errors import UnsupportedError, WorkloadError
+from memgauge.explain.peak import account
+from memgauge.frameworks.torch.profiled import profiled_run
 from memgauge.frameworks.torch.trace import trace
+from memgauge.records import Trace
 from memgauge.workload import Workload
 
 
@@ -17,6 +22,10 @@ def workload(step: object, **values: float) -> Workload:
     return Workload(
         build=lambda: torch.nn.Linear(8, 8), batch=lambda: torch.randn(32, 8), step=step, values=values
     )
+
+
+def tensor_bytes(found: Trace) -> int:
+    return account(found, cpu.replay(found.events))[0].tensor_bytes
 
 
 def selecting(model: torch.nn.Module, x: torch.Tensor) -> None:
@@ -94,7 +103,16 @@ def looping(model: torch.nn.Module, x: torch.Tensor) -> None:
     y.sum().backward()
 
 
-def layers_called(**values: float) -> int:
+def until_all_are_done(model: torch.nn.Module, x: torch.Tensor) -> None:
+    y, rounds = model(x), 1
+    done = y.mean(-1) > 5
+    while not done.all() and rounds < 20:
+        y, rounds = model(y), rounds + 1
+        done = done | (y.mean(-1) > 5)
+    y.sum().backward()
+
+
+def layers_called(step: object = looping, **values: float) -> int:
     calls: list[int] = []
 
     class Counted(torch.nn.Linear):
@@ -103,7 +121,7 @@ def layers_called(**values: float) -> int:
             return super().forward(x)
 
     trace(
-        Workload(build=lambda: Counted(8, 8), batch=lambda: torch.randn(32, 8), step=looping, values=values),
+        Workload(build=lambda: Counted(8, 8), batch=lambda: torch.randn(32, 8), step=step, values=values),
         steps=1,
     )
     return len(calls)
@@ -112,6 +130,33 @@ def layers_called(**values: float) -> int:
 def test_a_condition_is_false_unless_declared_and_a_number_is_how_often_a_loop_goes_on() -> None:
     assert layers_called() == 1
     assert layers_called(condition=7) == 8
+
+
+def test_a_loop_until_all_are_done_goes_on_as_often_as_declared() -> None:
+    assert layers_called(until_all_are_done) == 1
+    assert layers_called(until_all_are_done, condition=True) == 1
+    assert layers_called(until_all_are_done, condition=False) == 20
+    assert layers_called(until_all_are_done, condition=-7) == 8
+
+
+@pytest.mark.parametrize("rounds", [False, -19])
+def test_a_declared_loop_takes_what_the_real_run_takes(rounds: float) -> None:
+    declared = workload(until_all_are_done, condition=rounds)
+    assert tensor_bytes(trace(declared)) == tensor_bytes(profiled_run(declared))
+
+
+def test_a_check_that_is_taken_to_pass_is_named_with_its_line_and_what_to_declare() -> None:
+    found = trace(workload(until_all_are_done)).assumptions
+    assert any(
+        re.search(r'all\(\) .*test_unknown_values\.py:\d+.*values=\{"condition"', text) for text in found
+    )
+
+
+def test_checks_within_torch_pass_whatever_is_declared() -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        torch.distributions.Normal(model(x), model(x).exp(), validate_args=True)
+
+    assert trace(workload(step, condition=False)).events
 
 
 def test_what_any_finite_number_answers_is_known() -> None:

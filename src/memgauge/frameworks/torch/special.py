@@ -140,13 +140,12 @@ def _ctc_loss(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return mode.make(contiguous((batch,), log_probs.dtype)), mode.make(contiguous(alpha, log_probs.dtype))
 
 
-def _truth(value: bool) -> Special:
-    """`all` of unknown conditions holds and `any` does not: checks of input data pass."""
+def _truth(value: bool, of_torch: bool = False) -> Special:
+    """`all` of unknown conditions holds and `any` does not, unless declared: checks of input data pass."""
 
     def special(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) != 1 or mode.is_known(args[0]):
+        if len(args) != 1 or mode.is_known(args[0]) or not mode.values.check_passes(of_torch):
             return None
-        mode.values.assume("checks of data with all() and any() pass")
         return mode.adopt(torch.full((), value))
 
     return special
@@ -239,9 +238,9 @@ SPECIAL: dict[str, Special] = {
     "aten._unique2": _unique,
     "aten._embedding_bag_backward": sparse_gradient_of_bag,
     "aten.all": _truth(True),
-    "aten._is_all_true": _truth(True),
+    "aten._is_all_true": _truth(True, of_torch=True),
     "aten.any": _truth(False),
-    "aten._is_any_true": _truth(False),
+    "aten._is_any_true": _truth(False, of_torch=True),
     **dict.fromkeys(
         (
             f"aten.{name}"

@@ -89,7 +89,10 @@ class ValueReader:
         return value
 
     def _condition(self, rule: Rule) -> bool:
-        """Whether a condition holds: as declared, else not; a number holds so many times at each line."""
+        """Whether a condition holds: as declared, else not; a number holds so many times at each line.
+
+        A number below zero fails so many times.
+        """
         of_lbfgs = _line_of_lbfgs()
         if of_lbfgs is not None:
             reason = next((why for text, why in _HOLD_IN_LBFGS.items() if text in of_lbfgs), None)
@@ -107,9 +110,27 @@ class ValueReader:
         if held >= _ENDLESS:
             raise UnsupportedError(
                 f"{rule.name} at {line} was read {_ENDLESS:,} times: a loop that never ends while "
-                f'values={{"condition": {declared}}}; declare how many times it holds'
+                f'values={{"condition": {declared}}}; declare how many times it holds, or -N: fails N times'
             )
-        return declared is True or held % (int(declared) + 1) < int(declared)
+        times = abs(int(declared))
+        goes_on = declared is True or held % (times + 1) < times
+        return goes_on if declared >= 0 else not goes_on
+
+    def check_passes(self, of_torch: bool) -> bool:
+        """Whether `all()` or `any()` is taken for a check that passes: not where a condition is declared.
+
+        What is declared is for the user's own code: checks within torch and libraries always pass.
+        """
+        line, library = _lines()
+        if of_torch or library or not line:
+            self.assume("checks of data with all() and any() pass")
+            return True
+        if "condition" in self._declared:
+            return False
+        self.assume(
+            f'a check of data with all() or any() ({line}) is taken to pass; values={{"condition": …}} says else'
+        )
+        return True
 
     def count(self, name: str, elements: int) -> int | None:
         """Return how many elements `nonzero` and its like find: as declared, None if undeclared.
