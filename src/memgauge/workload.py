@@ -14,7 +14,7 @@ from memgauge.environment import Own
 from memgauge.errors import WorkloadError, nearest
 
 # What `Workload(values=...)` may declare.
-DECLARABLE = ("item", "condition", "nonzero", "masked_select", "nms", "unique")
+DECLARABLE = ("item", "condition", "nonzero", "masked_select", "nms", "unique", "bincount")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,10 @@ class Workload:
         step: Does one step exactly as a training loop would.
         values: What to answer when the step reads a value that is not known
             without running: `{"nonzero": 128}` says that `nonzero` or a mask as an
-            index finds 128 elements (so do `masked_select`, `nms` and `unique`), `{"item": 0.5}`
-            that `.item()` gives 0.5, `{"condition": True}` that a condition on a
-            tensor holds, `all()` and `any()` of your own code among them. A number is
+            index finds 128 elements (so do `masked_select`, `nms` and `unique`),
+            `{"bincount": 10}` that it counts the values 0 to 9, `{"item": 0.5}` that
+            `.item()` gives 0.5, `{"condition": True}` that a condition on a tensor
+            holds, `all()` and `any()` of your own code among them. A number is
             for the line of a loop: 49 holds 49 times and then not once, for
             `while error > tolerance`; -49 fails 49 times and then holds once, for
             `while not done.all()`.

@@ -43,10 +43,39 @@ def test_what_the_error_says_to_declare_is_read() -> None:
 
 def test_what_cannot_be_declared_is_not_offered() -> None:
     def counted(model: torch.nn.Module, x: torch.Tensor) -> None:
-        torch.bincount(model(x)[0].long())
+        torch.unique_consecutive(model(x)[0].long())
 
     with pytest.raises(UnsupportedError, match="measure"):
         trace(workload(counted))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64, torch.int32])
+def test_bincount_gives_as_many_counts_as_minlength(dtype: torch.dtype | None) -> None:
+    seen: list[torch.Tensor] = []
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        classes = model(x).abs().clamp(max=8).long().flatten()
+        weights = None if dtype is None else torch.ones(classes.shape, dtype=dtype)
+        seen.append(torch.bincount(classes, weights, minlength=5000))
+
+    found = trace(workload(step), steps=1)
+    assert any("minlength" in text for text in found.assumptions)
+    real = profiled_run(workload(step), steps=1)
+    assert tensor_bytes(found) == tensor_bytes(real)
+    said, ran = seen
+    assert (said.shape, said.dtype) == (ran.shape, ran.dtype)
+
+
+def test_how_many_values_bincount_counts_is_declared_where_minlength_does_not_say_it() -> None:
+    seen: list[int] = []
+
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        seen.append(torch.bincount(model(x).long().flatten()).numel())
+
+    with pytest.raises(UnsupportedError, match=r'test_unknown_values\.py:\d+ .*values=\{"bincount"'):
+        trace(workload(step))
+    trace(workload(step, bincount=21), steps=1)
+    assert seen == [21]
 
 
 def test_how_many_values_differ_is_declared_and_each_element_says_which_it_is() -> None:

@@ -105,6 +105,31 @@ def _unique(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return tuple(mode.make(spec) for spec in specs)
 
 
+def _bincount(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As many counts as `minlength` says, or as declared as `bincount`; with weights, sums of them.
+
+    Floats are summed as they are, all others as float64, of which a copy is made. Source: ATen/native/SummaryOps.cpp.
+    """
+    given = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+    values, weights, minlength = given["self"], given.get("weights"), given.get("minlength", 0)
+    if mode.is_known(values):
+        if weights is None or mode.is_known(weights):
+            return mode.adopt(func(*args, **kwargs))
+        length = func(values, None, minlength).numel()
+    else:
+        length = mode.values.length_of_counts(minlength)
+        if length is None:
+            raise mode.values.not_known(rule_of(func), "bincount")
+    if weights is None:
+        return mode.make(contiguous((length,), torch.int64))
+    if weights.dtype in (torch.float32, torch.float64):
+        return mode.make(contiguous((length,), weights.dtype))
+    copy = mode.hold(weights.numel() * torch.float64.itemsize)
+    counts = mode.make(contiguous((length,), torch.float64))
+    mode.give_back(copy)
+    return counts
+
+
 def _grouped_mm(mode: PhantomMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A product for each group of rows; the meta rule takes bfloat16 only, the CPU kernel any float.
 
@@ -236,6 +261,7 @@ SPECIAL: dict[str, Special] = {
     "aten._grouped_mm": _grouped_mm,
     "torchvision.nms": _nms,
     "aten._unique2": _unique,
+    "aten.bincount": _bincount,
     "aten._embedding_bag_backward": sparse_gradient_of_bag,
     "aten.all": _truth(True),
     "aten._is_all_true": _truth(True, of_torch=True),

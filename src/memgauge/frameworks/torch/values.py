@@ -143,6 +143,16 @@ class ValueReader:
         declared = self._declared.get(name)
         return None if declared is None else min(int(declared), elements)
 
+    def length_of_counts(self, minlength: int) -> int | None:
+        """Return how many counts `bincount` gives: as declared, at least `minlength`, None if neither says it."""
+        declared = self._declared.get("bincount")
+        if declared is not None:
+            return max(int(declared), minlength)
+        if not minlength:
+            return None
+        self.assume("no value that bincount counts exceeds minlength - 1")
+        return minlength
+
     def _of_detector(self, elements: int) -> int | None:
         found = answer_of_detector(elements)
         if found is not None:
