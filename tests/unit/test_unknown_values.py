@@ -230,6 +230,22 @@ def test_what_finite_numbers_answer_differently_is_not_known() -> None:
     assert any("taken as false" in text for text in found.assumptions)
 
 
+def test_parameters_of_a_lazy_module_are_those_of_its_first_forward() -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        optimizer = torch.optim.Adam(model.parameters())
+        model(x).sum().backward()
+        optimizer.step()
+
+    lazy = Workload(build=lambda: torch.nn.LazyLinear(16), batch=lambda: torch.randn(32, 8), step=step)
+    said, real = trace(lazy), profiled_run(lazy)
+    assert tensor_bytes(said) == tensor_bytes(real)
+    assert (
+        [m.parameter_count for m in said.modules]
+        == [m.parameter_count for m in real.modules]
+        == [8 * 16 + 16]
+    )
+
+
 def test_a_loop_that_never_ends_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"test_unknown_values\.py:\d+ was read .* never ends"):
         layers_called(condition=True)

@@ -35,13 +35,15 @@ def tensors_of_roles(objects: object) -> Iterator[tuple[torch.Tensor, Category, 
                     owner[id(parameter)] = ""
                     parameters.append((parameter, ""))
     for parameter, path in parameters:
-        yield parameter, Category.PARAMETER, path
+        # A lazy module's parameters are made in its first forward.
+        if not torch.nn.parameter.is_lazy(parameter):
+            yield parameter, Category.PARAMETER, path
     for parameter, path in parameters:
         if parameter.grad is not None:
             yield parameter.grad, Category.GRADIENT, path
     for module, path in named_modules(objects).items():
         for buffer in module._buffers.values():
-            if buffer is not None:
+            if buffer is not None and not torch.nn.parameter.is_lazy(buffer):
                 yield buffer, Category.BUFFER, path
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
