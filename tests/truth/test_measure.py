@@ -191,10 +191,13 @@ def test_a_device_of_the_catalogue_cannot_be_measured() -> None:
 
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
-@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "fcos_resnet50_fpn"])
-def test_a_detector_that_really_runs_takes_what_was_predicted(name: str) -> None:
-    target = f"torchvision:{name}"
+def test_a_detector_that_really_runs_takes_in_each_phase_what_was_predicted() -> None:
+    target = "torchvision:retinanet_resnet50_fpn"
     options, sets = TargetOptions(batch_size=1), {"min_size": "128", "max_size": "160"}
-    predicted = estimate(target, device="cpu", options=options, sets=sets, steps=2, host=False)
-    measured = measure(target, options=options, sets=sets, steps=2)
-    assert predicted.peak.allocated_bytes == pytest.approx(measured.peak.allocated_bytes, rel=0.002)
+    predicted = estimate(target, options=options, sets=sets, steps=1, host=False)
+    measured = measure(target, options=options, sets=sets, steps=1)
+    for said, seen in zip(predicted.phases, measured.phases, strict=True):
+        assert (said.name, said.allocated_bytes) == (
+            seen.name,
+            pytest.approx(seen.allocated_bytes, rel=0.01),
+        )
