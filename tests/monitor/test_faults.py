@@ -1172,13 +1172,19 @@ def test_a_lane_that_costs_more_than_its_budget_slows_down_and_says_so(
     assert fast["interval_ns"] > 3 * fast["asked_ns"]
 
 
-def test_a_lane_that_slowed_down_beyond_a_second_is_told_of_in_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "a.mg"
-    writer = RunWriter(path, {"interval_ns": 10**9})
+def rounds_of_nothing(path: Path, interval_ns: int) -> tuple[RunWriter, Rounds]:
+    """Return lanes that read nothing, with a budget of 2 %, and what their notes are written to."""
+    writer = RunWriter(path, {"interval_ns": interval_ns})
     unused: Any = None
     readings = dict.fromkeys(("processes", "machine", "devices", "peaks", "lose", "look_again"), unused)
     rounds = Rounds(writer, unused, Notes(writer, Clock()), **readings)
-    rounds.open(10**9, 0.02)
+    rounds.open(interval_ns, 0.02)
+    return writer, rounds
+
+
+def test_a_lane_that_slowed_down_beyond_a_second_is_told_of_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer, rounds = rounds_of_nothing(path, 10**9)
     slow = rounds.paces[3]
     slow.interval_ns = 1_450_000_000
     rounds._slowed(slow, 0.029)
@@ -1221,11 +1227,7 @@ def test_of_a_file_that_lost_its_second_half_the_first_is_read(tmp_path: Path) -
 
 def test_a_lane_that_is_back_at_what_was_asked_has_no_remedy(tmp_path: Path) -> None:
     path = tmp_path / "a.mg"
-    writer = RunWriter(path, {"interval_ns": 10**7})
-    unused: Any = None
-    readings = dict.fromkeys(("processes", "machine", "devices", "peaks", "lose", "look_again"), unused)
-    rounds = Rounds(writer, unused, Notes(writer, Clock()), **readings)
-    rounds.open(10**7, 0.02)
+    writer, rounds = rounds_of_nothing(path, 10**7)
     fast = rounds.paces[0]
     for interval_ms, share in ((90, 0.18), (40, 0.009), (10, 0.004)):
         fast.interval_ns = interval_ms * 10**6

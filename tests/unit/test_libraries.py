@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -312,3 +313,36 @@ def test_an_error_names_the_line_of_the_library_that_reads_and_the_users_own() -
 
     with pytest.raises(UnsupportedError, match=r"ops/boxes\.py:\d+, called at .*test_libraries\.py:\d+"):
         trace(Workload(build=lambda: torch.nn.Linear(8, 8), batch=lambda: torch.randn(32, 8), step=step))
+
+
+def test_only_torchvisions_own_lines_are_answered(tmp_path: Path) -> None:
+    folder = tmp_path / "my-torchvision-models"
+    folder.mkdir()
+    (folder / "rpn.py").write_text(
+        dedent("""
+        import torch
+        from memgauge.workload import Workload
+
+        def step(model, x):
+            scores, self = model(x), model
+            keep = torch.where(scores >= self.score_thresh)[0]
+
+        def job():
+            def build():
+                model = torch.nn.Linear(8, 8)
+                model.score_thresh = 0.5
+                return model
+            return Workload(build=build, batch=lambda: torch.randn(512, 8), step=step)
+        """)
+    )
+    with pytest.raises(UnsupportedError, match="depends on values"):
+        trace(resolve(f"{folder / 'rpn.py'}:job"), steps=1)
+
+
+def test_what_a_program_declares_for_itself_does_not_reach_into_a_detector() -> None:
+    workload = resolve("torchvision:maskrcnn_resnet50_fpn", TargetOptions(batch_size=1, mode="infer"))
+    found, said = (
+        {e.requested_bytes for e in trace(replace(workload, values=values), steps=1).events}
+        for values in ({}, {"item": 3, "nonzero": 5, "nms": 7})
+    )
+    assert found == said

@@ -10,6 +10,7 @@ Source: torchvision 0.28, models/detection/*.py and ops/poolers.py; each line be
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -21,6 +22,7 @@ ASSUMPTION = (
     "torchvision's detectors are taken to sample and find as many boxes as their settings allow; "
     "in its first steps a run has fewer"
 )
+_PACKAGE = f"{os.sep}torchvision{os.sep}"  # in a file's path; nobody's own folder that is named after it
 # Side of a box whose size nobody knows, in pixels: what `MultiScaleRoIAlign` takes for the canonical one.
 _SIDE = 224
 
@@ -116,7 +118,7 @@ def answer_of_detector(elements: int) -> int | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if "torchvision" in file:
+        if _PACKAGE in file:
             text = linecache.getline(file, frame.f_lineno)
             for line in _LINES:
                 if file.endswith(line.file) and line.text in text:

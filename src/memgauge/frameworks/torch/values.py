@@ -61,12 +61,12 @@ class ValueReader:
         dtype = tensors[0].dtype
         if dtype is torch.bool:
             return self._condition(rule)
-        if "item" in self._declared and not (dtype.is_floating_point and _line_of_lbfgs()):
-            value = self._declared["item"]
-            return value if dtype.is_floating_point else int(value)
         found = self._of_detector(sys.maxsize)
         if found is not None:
             return float(found) if dtype.is_floating_point else found
+        if "item" in self._declared and not (dtype.is_floating_point and _line_of_lbfgs()):
+            value = self._declared["item"]
+            return value if dtype.is_floating_point else int(value)
         if dtype.is_complex:
             return complex(1.0)
         if dtype.is_floating_point:
