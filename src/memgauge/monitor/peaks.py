@@ -173,8 +173,10 @@ class Peaks:
             highest, kind, reason = self._of_root(highest, kind, reason)
             if highest != sampled:
                 instrument = "wait4, ru_maxrss"
-        elif process is self.root and self.largest_bytes > highest + _BATCH_BYTES and self._told_of_root():
-            highest, instrument = self.largest_bytes, "wait4, ru_maxrss"  # of a program that it was before
+        elif process is self.root and self.largest_bytes > highest and self._told_of_root():
+            if self.largest_bytes > highest + _BATCH_BYTES:  # of a program that it was before
+                instrument = "wait4, ru_maxrss"
+            highest = self.largest_bytes
         if highest:
             self._writer.set_peak(
                 PeakRow("rss_bytes", highest, kind, instrument, reason, process.id, None, None)
