@@ -17,8 +17,12 @@ class Clock:
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns) -> None:
         self.wall_ns = wall_ns
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the run begin now: what the sampler took to get ready is no part of it."""
         self.origin_ns = time.monotonic_ns()
-        self.began_unix_ns = wall_ns()
+        self.began_unix_ns = self.wall_ns()
         self._offset_ns = self.began_unix_ns - self.origin_ns
 
     def now_us(self) -> int:

@@ -17,6 +17,7 @@ from memgauge.monitor.exits import Exit
 from memgauge.monitor.launch import Ending, Job
 from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
+from memgauge.monitor.processes import TICK_US
 from memgauge.monitor.readings import ProcessReadings
 from memgauge.monitor.system import System
 from memgauge.monitor.tracked import Tracked
@@ -97,12 +98,17 @@ class Lifetimes:
             parent=None if parent is None else parent.id,
             name=process.name,
             command=process.command,
-            started_us=self._clock.of(process.born_ns),
+            started_us=self._begun_us(process),
             seen_us=process.seen_us,
             found=process.found,
         )
         self._peaks.claim(process)
         self._processes.begin(process)
+
+    def _begun_us(self, process: Tracked) -> int:
+        """Return when a process began; the system tells it in ticks, by which a command begins before its run."""
+        began = self._clock.of(process.born_ns)
+        return 0 if -TICK_US <= began < 0 else began
 
     def lose(self, gone: list[Tracked], now_us: int) -> None:
         """Follow processes no more that a reading found gone; what is known of their end is kept."""

@@ -38,7 +38,7 @@ from memgauge.monitor.notes import Notes
 from memgauge.monitor.peaks import Peaks
 from memgauge.monitor.readings import GroupReadings, MachineReadings, ProcessReadings
 from memgauge.monitor.rounds import Rounds
-from memgauge.monitor.saving import Saving, header
+from memgauge.monitor.saving import Saving, began, header
 from memgauge.monitor.system import System, this_system
 from memgauge.monitor.tree import Tree
 from memgauge.monitor.viewer import Viewer
@@ -104,6 +104,8 @@ class Sampler:
         self._open_lanes()
         if config.get("events", True):
             self._tree.listen()
+        self._clock.begin()
+        self._writer.set(**began(self._clock))
         try:
             self.tell_starter(f"ready {os.getpid()} {self._listener.address}")
             self._begin(command, pid)

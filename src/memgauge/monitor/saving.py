@@ -29,8 +29,7 @@ def header(config: Mapping[str, Any], clock: Clock, system: System) -> dict[str,
         "root_pid": config.get("pid"),
         "folder": os.getcwd(),
         "way": "command" if config.get("command") else "python" if is_program else "pid",
-        "started_unix_ns": clock.began_unix_ns,
-        "started_monotonic_ns": clock.origin_ns,
+        **began(clock),
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "reader": system.name,
@@ -41,6 +40,11 @@ def header(config: Mapping[str, Any], clock: Clock, system: System) -> dict[str,
         "sampler_started_ticks": system.stat(os.getpid()).started_ticks,
         "interval_ns": config["interval_ns"],
     }
+
+
+def began(clock: Clock) -> dict[str, object]:
+    """Return when a run began, for its header."""
+    return {"started_unix_ns": clock.began_unix_ns, "started_monotonic_ns": clock.origin_ns}
 
 
 class Saving:

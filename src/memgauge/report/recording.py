@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memgauge.explain.recorded import PhaseOf, ProcessOf, Recording, RecordingNote
+from memgauge.explain.recorded import ProcessOf, Recording, RecordingNote
 from memgauge.explain.recording import relative
+from memgauge.report.phase_columns import phase_columns
 from memgauge.report.tables import grid, plain, short, short_command
 from memgauge.units import format_bytes, format_duration
 
@@ -23,7 +24,7 @@ def recording_view(recording: Recording, *, brief: bool = False) -> RenderableTy
     """Return the summary of a recording; `brief` is what follows a recorded command in the terminal."""
     parts: list[RenderableType] = [_head(recording), "", _peaks(recording)]
     if recording.phases:
-        parts += ["", _phases(recording.phases, with_group=recording.group_is_shown())]
+        parts += ["", _phases(recording)]
     if not brief or len(recording.processes) > 1:
         parts += ["", _processes(recording.processes)]
     if not brief or recording.devices:
@@ -74,35 +75,36 @@ def _peaks(recording: Recording) -> RenderableType:
     return table
 
 
-def _phases(phases: Iterable[PhaseOf], *, with_group: bool) -> RenderableType:
-    rows = list(phases)
-    with_device = any(p.device_peak_bytes is not None for p in rows)
-    with_group = with_group and any(p.group_peak_bytes is not None for p in rows)
-    columns = ["phase", "times", "total", "peak", "kind", "tree's RSS"]
-    columns += ["group", "kind"] if with_group else []
-    columns += ["framework's peak"] if with_device else []
-    table = grid(*columns, flexible="phase")
+def _phases(recording: Recording) -> RenderableType:
+    rows, (tree, elsewhere) = recording.phases, phase_columns(recording)
+    table = grid("phase", "times", "total", "peak", "kind", *(title for title, _ in tree), flexible="phase")
+    # In one table with these, 80 columns would be too few.
+    beside = grid("phase", *(title for title, _ in elsewhere), flexible="phase")
     for phase in rows[:_MOST_PHASES]:
-        cells: list[str | Text] = [
+        table.add_row(
             _named(phase.name, phase.still_open()),
             f"{phase.count:,}",
             format_duration(phase.total_us),
             format_bytes(phase.peak_bytes),
             Text(phase.peak_kind),
-            format_bytes(phase.tree_peak_bytes),
-        ]
-        if with_group:
-            cells += [format_bytes(phase.group_peak_bytes), Text(phase.group_peak_kind)]
-        if with_device:
-            mark = " (or before)" if phase.device_peak_kind == "upper bound" else ""
-            cells.append(format_bytes(phase.device_peak_bytes) + mark)
-        table.add_row(*cells)
+            *(cell(phase) for _, cell in tree),
+        )
+        beside.add_row(_named(phase.name, ""), *(Text(cell(phase)) for _, cell in elsewhere))
         for span in phase.told_apart(MOST_EACH):
-            took = format_duration(span.end_us - span.begin_us)
-            peaks = format_bytes(span.peak_bytes), Text(span.peak_kind), format_bytes(span.tree_peak_bytes)
-            named = _named(f"  {span.value}", "" if span.is_finished else "not ended")
-            table.add_row(named, "", took, *peaks, style="dim")
-    return _with_rest(table, len(rows) - _MOST_PHASES)
+            table.add_row(
+                _named(f"  {span.value}", "" if span.is_finished else "not ended"),
+                "",
+                format_duration(span.end_us - span.begin_us),
+                format_bytes(span.peak_bytes),
+                Text(span.peak_kind),
+                *(cell(span) for _, cell in tree),
+                style="dim",
+            )
+            beside.add_row(
+                _named(f"  {span.value}", ""), *(Text(cell(span)) for _, cell in elsewhere), style="dim"
+            )
+    tables = Group(table, Text(""), beside) if elsewhere else table
+    return _with_rest(tables, len(rows) - _MOST_PHASES)
 
 
 def _named(name: str, still_open: str) -> Text:

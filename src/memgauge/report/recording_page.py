@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memgauge.explain.recorded import Recording, SpanOf
+from memgauge.explain.recorded import PhaseOf, Recording, SpanOf
 from memgauge.report.figures import aligned, overlay, process_stack, timeline
 from memgauge.report.page import escaped, figure, fold, page, shortened, table
 from memgauge.report.panels import RunCurves, estimate_of
+from memgauge.report.phase_columns import Column, phase_columns
 from memgauge.storage import RunFile
 from memgauge.units import format_bytes, format_difference, format_duration
 
@@ -146,36 +147,39 @@ def _tables(data: RunCurves) -> Iterator[str]:
 
 
 def _phases(s: Recording) -> str:
-    columns = ["phase", "times ", "total ", "peak of its process ", "kind", "highest tree RSS "]
-    with_group = s.group_is_shown() and any(p.group_peak_bytes is not None for p in s.phases)
-    with_device = any(p.device_peak_bytes is not None for p in s.phases)
-    columns += ["control group ", "its kind"] if with_group else []
-    columns += ["framework's peak "] if with_device else []
+    tree, elsewhere = phase_columns(s)
+    first = _phase_table(s, ["times ", "total ", "peak of its process ", "kind"], _of_process, tree)
+    return first + (_phase_table(s, [], lambda _: [], elsewhere) if elsewhere else "")
+
+
+def _of_process(found: PhaseOf | SpanOf) -> list[str]:
+    if isinstance(found, PhaseOf):
+        times, took_us = f"{found.count:,}", found.total_us
+    else:
+        times, took_us = "", found.end_us - found.begin_us
+    return [times, format_duration(took_us), format_bytes(found.peak_bytes), found.peak_kind]
+
+
+def _phase_table(
+    s: Recording, titles: list[str], first: Callable[[PhaseOf | SpanOf], list[str]], others: list[Column]
+) -> str:
+    """Return a table of phases, each of few values below its name; those of many are folded."""
+    # A title that ends in a space is of numbers, which stand to the right.
+    columns = ["phase", *titles, *(title if title == "kind" else f"{title} " for title, _ in others)]
+
+    def cells(name: str, found: PhaseOf | SpanOf) -> list[str]:
+        return [name, *first(found), *(cell(found) for _, cell in others)]
+
     rows, folded = [], []
     for p in s.phases[:_MOST_ROWS]:
-        peak, tree = format_bytes(p.peak_bytes), format_bytes(p.tree_peak_bytes)
-        named = f"{p.name} ({p.still_open()})" if p.unfinished else p.name
-        row = [named, f"{p.count:,}", format_duration(p.total_us), peak, p.peak_kind, tree]
-        row += [format_bytes(p.group_peak_bytes), p.group_peak_kind] if with_group else []
-        before = " (or before)" if p.device_peak_kind == "upper bound" else ""
-        row += [format_bytes(p.device_peak_bytes) + before] if with_device else []
-        rows.append(row)
+        rows.append(cells(f"{p.name} ({p.still_open()})" if p.unfinished else p.name, p))
         spans = p.told_apart(_MOST_ROWS)
+        own = [cells(f"{x.value}" + ("" if x.is_finished else " (not ended)"), x) for x in spans]
         if len(spans) > _MOST_UNFOLDED:
-            own = table([*columns[:1], *columns[2:6]], map(_span_cells, spans), long="phase")
-            folded.append(fold(f"{p.name}: each of {p.count:,}", own))
+            folded.append(fold(f"{p.name}: each of {p.count:,}", table(columns, own, long="phase")))
         else:
-            for span in spans:
-                value, *others = _span_cells(span)
-                rows.append([f"· {value}", "", *others, *[""] * (len(columns) - 6)])
+            rows += [[f"· {row[0]}", *row[1:]] for row in own]
     return table(columns, rows, long="phase") + "".join(folded)
-
-
-def _span_cells(span: SpanOf) -> list[str]:
-    """Return the value of one phase, its time, and its peaks."""
-    named = f"{span.value}" + ("" if span.is_finished else " (not ended)")
-    peak, tree = format_bytes(span.peak_bytes), format_bytes(span.tree_peak_bytes)
-    return [named, format_duration(span.end_us - span.begin_us), peak, span.peak_kind, tree]
 
 
 def _prediction(data: RunCurves) -> str:
