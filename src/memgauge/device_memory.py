@@ -9,20 +9,19 @@ Each range covers 95 % and says where its width comes from (`Uncertainty`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import msgspec
 
-from memgauge import environment
-from memgauge.allocators.settings import CudaSettings, parse_cuda_settings, settings_after_call
+from memgauge.allocators.settings import CudaSettings
 from memgauge.allocators.sized import differs, replay_sized, reserved_sized
 from memgauge.capacity import LEAST_SPREAD, giving_way, least_reserved, runs_within, verdict
 from memgauge.devices import Device, Figure, libraries
 from memgauge.devices.context import context
 from memgauge.devices.stack import Stack
-from memgauge.errors import UnsupportedError, UsageError
-from memgauge.records import OF_THE_ENVIRONMENT, Fits, Range, Timeline, Trace, Uncertainty
+from memgauge.records import Fits, Range, Timeline, Trace, Uncertainty
+from memgauge.run_settings import of_the_environment, settings_of
 from memgauge.units import MIB, format_bytes
 
 # Half-width of reserved memory, as a share of it, that comes from what the replay places otherwise
@@ -66,29 +65,9 @@ def device_memory(
     """
     said = of_the_environment(trace, settings)
     settings = settings_of(trace, settings)
-    beside, figure = context(place, stack)
-    beside = outside or beside
-    free = replay_sized(trace, settings, "expected")
-    unlimited = max(free.reserved_bytes or (), default=0)
-    usable = place.usable_figure
-    timeline, reserved = free, unlimited
-    shortened = giving_way(trace)
-    is_limited = settings.per_process_memory_fraction < 1
-    least = least_reserved(shortened, settings, beside.expected)
-    if not is_limited:
-        least = min(least, unlimited)  # within that it runs with all workspaces
-    if usable is not None and (is_limited or beside.expected + unlimited > usable.bytes):
-        room = usable.bytes - beside.expected
-        limited = runs_within(trace, settings, room, usable.bytes)
-        if limited is None and least <= room:
-            limited = runs_within(shortened, settings, room, usable.bytes)
-        if limited is not None:
-            timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
-    low, high = (
-        reserved_sized(trace, settings, side) if differs(trace, side) else unlimited
-        for side in ("low", "high")
-    )
-    spread = placement_bytes(reserved)
+    catalogued, figure = context(place, stack)
+    beside = outside or catalogued
+    replayed = _replayed(trace, settings, beside.expected, place.usable_figure)
     parts = (
         Uncertainty(
             source="context",
@@ -96,10 +75,83 @@ def device_memory(
             high_bytes=beside.high - beside.expected,
             basis=_basis(figure) if outside is None else "given",
         ),
+        *_parts_of_reserved(trace, settings, replayed),
+    )
+    allocated = max(replayed.timeline.allocated_bytes, default=0)
+    floor = replayed.unlimited - parts[1].low_bytes  # with what libraries take at its least
+    on_card = widened(replayed.reserved, parts[1:], at_least=allocated if floor >= allocated else floor)
+    device = widened(beside.expected + replayed.reserved, parts, at_least=0)
+    if place.usable_figure is not None:
+        device = within_card(device, place.usable_figure.bytes)
+    lacking = int(LEAST_SPREAD * replayed.least)
+    need = widened(
+        beside.expected + replayed.least,
+        (parts[0], msgspec.structs.replace(parts[2], low_bytes=lacking, high_bytes=lacking)),
+        at_least=0,
+    )
+    fits = verdict(need, device, place)
+    if settings.per_process_memory_fraction < 1:
+        fits = _of_its_share(fits, settings, replayed.unlimited)
+    return DeviceMemory(
+        timeline=replayed.timeline,
+        reserved=on_card,
+        device=device,
+        least=need,
+        fits=fits,
+        uncertainty=parts,
+        assumptions=(*_assumptions(place, figure, outside, stack), *said),
+        unmodelled=_unmodelled(trace),
+    )
+
+
+class _Replayed(NamedTuple):
+    """A trace as the allocator places it, in bytes of reserved memory."""
+
+    timeline: Timeline  # on the card, or without end where it does not fit
+    reserved: int  # at the highest of that
+    unlimited: int  # at the highest without end
+    least: int  # within which it runs
+
+
+def _replayed(trace: Trace, settings: CudaSettings, beside: int, usable: Figure | None) -> _Replayed:
+    """Replay a trace without end, on ever smaller cards, and on this one if it could be too small.
+
+    Args:
+        trace, settings: What was asked for, and of which allocator.
+        beside: Bytes of the card that lie outside the allocator.
+        usable: The card's memory, if it is known.
+    """
+    timeline = replay_sized(trace, settings, "expected")
+    reserved = unlimited = max(timeline.reserved_bytes or (), default=0)
+    shortened = giving_way(trace)
+    is_limited = settings.per_process_memory_fraction < 1
+    least = least_reserved(shortened, settings, beside)
+    if not is_limited:
+        least = min(least, unlimited)  # within that it runs with all workspaces
+    if usable is not None and (is_limited or beside + unlimited > usable.bytes):
+        room = usable.bytes - beside
+        limited = runs_within(trace, settings, room, usable.bytes)
+        if limited is None and least <= room:
+            limited = runs_within(shortened, settings, room, usable.bytes)
+        if limited is not None:
+            timeline, reserved = limited, max(limited.reserved_bytes or (), default=0)
+    return _Replayed(timeline, reserved, unlimited, least)
+
+
+def _parts_of_reserved(
+    trace: Trace, settings: CudaSettings, replayed: _Replayed
+) -> tuple[Uncertainty, Uncertainty]:
+    """Return how far what libraries take, and where blocks are placed, may change reserved memory."""
+    low, high = (
+        reserved_sized(trace, settings, side) if differs(trace, side) else replayed.unlimited
+        for side in ("low", "high")
+    )
+    spread = placement_bytes(replayed.reserved)
+    return (
         Uncertainty(
             source="workspaces",
-            low_bytes=max(unlimited - low, 0),
-            high_bytes=max(high - unlimited, 0),
+            low_bytes=max(replayed.unlimited - low, 0),
+            high_bytes=max(high - replayed.unlimited, 0),
             basis="limits of each library's scratch (memgauge.devices.libraries)",
         ),
         Uncertainty(
@@ -109,60 +161,6 @@ def device_memory(
             basis="residuals of measured runs, build halves of the accuracy benchmark",
         ),
     )
-    allocated = max(timeline.allocated_bytes, default=0)
-    lacking = int(LEAST_SPREAD * least)
-    on_card = widened(reserved, parts[1:], at_least=allocated if low >= allocated else low)
-    device = widened(beside.expected + reserved, parts, at_least=0)
-    if usable is not None:
-        device = within_card(device, usable.bytes)
-    need = widened(
-        beside.expected + least,
-        (parts[0], msgspec.structs.replace(parts[2], low_bytes=lacking, high_bytes=lacking)),
-        at_least=0,
-    )
-    fits = verdict(need, device, place)
-    return DeviceMemory(
-        timeline=timeline,
-        reserved=on_card,
-        device=device,
-        least=need,
-        fits=_of_its_share(fits, settings, unlimited) if is_limited else fits,
-        uncertainty=parts,
-        assumptions=(*_assumptions(place, figure, outside, stack), *said),
-        unmodelled=_unmodelled(trace),
-    )
-
-
-def settings_of(trace: Trace, given: CudaSettings | None) -> CudaSettings:
-    """Return the settings of the allocator in a run: those given, over which the program's own go.
-
-    Raises:
-        UsageError, UnsupportedError: Those of the environment, where none are given, are refused.
-    """
-    if trace.alloc_conf is not None:
-        given = parse_cuda_settings(trace.alloc_conf)
-    settings = given or _exported()
-    for text in trace.alloc_calls:
-        settings = settings_after_call(settings, text)
-    if trace.memory_fraction < 1:
-        settings = dataclasses.replace(settings, per_process_memory_fraction=trace.memory_fraction)
-    return settings
-
-
-def _exported() -> CudaSettings:
-    text = environment.allocator_text(environment.variables()) or ""
-    try:
-        return parse_cuda_settings(text)
-    except (UsageError, UnsupportedError) as error:
-        raise type(error)(f"allocator settings{OF_THE_ENVIRONMENT}{error}") from error
-
-
-def of_the_environment(trace: Trace, given: CudaSettings | None) -> tuple[str, ...]:
-    """Return the line on settings that are those of the environment, if they are."""
-    text = environment.allocator_text(environment.variables())
-    if not text or given is not None or trace.alloc_conf is not None:
-        return ()
-    return (f"allocator settings{OF_THE_ENVIRONMENT}{text}",)
 
 
 def _of_its_share(fits: Fits, settings: CudaSettings, reserved: int) -> Fits:

@@ -16,13 +16,14 @@ import msgspec
 from memgauge import devices
 from memgauge.allocators import cpu, cuda_caching
 from memgauge.allocators.settings import CudaSettings
-from memgauge.device_memory import DeviceMemory, device_memory, settings_of
+from memgauge.device_memory import DeviceMemory, device_memory
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.peak import account
 from memgauge.host import Baseline, Host, host_memory, memory_total_bytes
 from memgauge.records import Estimate, Fits, Peak, Range, Timeline, Trace
+from memgauge.run_settings import settings_of
 from memgauge.targets import TargetOptions, resolve
 from memgauge.workload import Workload
 

@@ -17,11 +17,12 @@ import msgspec
 from memgauge.affine import Affine
 from memgauge.allocators.settings import CudaSettings
 from memgauge.arguments import TargetOptions
-from memgauge.device_memory import DeviceMemory, device_memory, of_the_environment
+from memgauge.device_memory import DeviceMemory, device_memory
 from memgauge.devices import Device
 from memgauge.devices.stack import Stack
 from memgauge.errors import UsageError, WorkloadError, missing_extra
 from memgauge.records import Fits, Range, Trace
+from memgauge.run_settings import of_the_environment
 from memgauge.targets import resolve
 
 OPTION_NAMES = ("batch_size", "image_size", "sequence_length")

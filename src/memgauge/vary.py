@@ -12,7 +12,7 @@ from memgauge import devices
 from memgauge.allocators.settings import CudaSettings
 from memgauge.allocators.sized import resized
 from memgauge.arguments import TargetOptions
-from memgauge.device_memory import device_memory, of_the_environment
+from memgauge.device_memory import device_memory
 from memgauge.devices import Device, libraries
 from memgauge.devices.convolutions import Convolution, Convolver
 from memgauge.devices.libraries import cublas_bytes_of
@@ -20,6 +20,7 @@ from memgauge.devices.stack import Stack
 from memgauge.errors import MemgaugeError, TraceError, UsageError
 from memgauge.explain.peak import first_peak
 from memgauge.records import ASKED_CARD, Trace
+from memgauge.run_settings import of_the_environment
 from memgauge.targets import resolve
 from memgauge.varied import Curve, Row, Varied, row_of, tracer
 
