@@ -204,6 +204,28 @@ with memgauge.phase("work"): held = bytearray(100 << 20)
     assert (work.count, work.peak_kind == "exact") == (1, False)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_child_of_multiprocessing_says_all_before_it_ends(tmp_path: Path) -> None:
+    # Faster than they are taken in: the last lines wait in the child, which ends without atexit.
+    code = """
+import memgauge, multiprocessing
+def work():
+    for number in range(8000):
+        memgauge.mark("item", number)
+    with memgauge.phase("work"):
+        pass
+memgauge.mark("parent")
+children = [multiprocessing.get_context("fork").Process(target=work) for _ in range(3)]
+for child in children: child.start()
+for child in children: child.join()
+assert {child.exitcode for child in children} == {0}
+"""
+    said = recorded(code, tmp_path / "a.mg")
+    assert said.marks + said.marks_lost == 1 + 3 * (8000 + 2)
+    (work,) = said.phases
+    assert (work.count, work.unfinished) == (3, 0)
+
+
 def test_what_was_sent_at_the_end_is_not_counted_as_lost() -> None:
     link = Link()
     link.socket, other = socket.socketpair()

@@ -265,6 +265,45 @@ os.waitpid(child, 0)
     assert own.peak_bytes < 100 * MIB
 
 
+@pytest.mark.parametrize("events", [True, False])
+def test_a_child_that_left_its_parents_memory_has_its_own_exact_peak_without_a_sample(
+    tmp_path: Path, events: bool
+) -> None:
+    # It is found before its exec, and ends before the next sample.
+    code = """
+say(); wait()
+os.mkfifo(sys.argv[0] + ".fifo")
+own = "import os; held = bytearray(b'x') * (300 << 20); del held; os.read(int(os.environ['WAIT']), 1)"
+child = os.posix_spawn(
+    sys.executable,
+    [sys.executable, "-c", own],
+    os.environ,
+    file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[0] + ".fifo", os.O_RDONLY, 0)],
+)
+os.waitpid(child, 0)
+"""
+    path = tmp_path / "a.mg"
+    job = Job(code, path, wrap=False)
+    job.heard()
+    config = {"file": str(path), "interval_ns": 5 * 10**9, "pid": job.process.pid, "events": events}
+    sampler = subprocess.Popen([sys.executable, "-m", "memgauge.monitor.sampler", json.dumps(config)])
+    until(path, lambda run: ticks(run) > 0, sampler)
+    job.go()
+    until(path, lambda run: len(run.processes) == 2, sampler)
+    with open(path.with_suffix(".py.fifo"), "wb"):
+        if not events or os.geteuid() != 0 or why_ends_are_not_told():
+            until(path, lambda run: any(p.process and p.bytes > 300 * MIB for p in run.peaks), sampler)
+        job.go()
+        assert job.end()[0] == 0
+    assert sampler.wait() == 0
+    with RunFile(path) as run:
+        said = summarise(run)
+    child = said.processes[1]
+    assert child.peak_bytes is not None and 300 * MIB < child.peak_bytes < 340 * MIB
+    largest = next(p for p in said.peaks if p.name.startswith("largest process"))
+    assert largest.bytes == child.peak_bytes
+
+
 def test_file_backed_pages_are_resident_too(tmp_path: Path) -> None:
     data = tmp_path / "data.bin"
     data.write_bytes(bytes(100 * MIB))

@@ -204,6 +204,7 @@ class Lifetimes:
                         self._rename(process)
 
     def _rename(self, process: Tracked) -> None:
+        process.lender = None  # another program has memory of its own
         command = self._system.command(process.pid)
         if process is not self._root and watches_only(command):  # from here on it is none of the job's
             self._tree.excluded.add(process.pid)

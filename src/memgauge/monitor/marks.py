@@ -20,6 +20,7 @@ import atexit
 import functools
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType, TracebackType
@@ -117,6 +118,7 @@ def _send(
         listening = _listening()
     if not listening:
         return
+    _finish_below_multiprocessing()
     if reset_torch:
         reset_peaks()
     texts, facts = quoted(name, value), figures()  # the job's own code may run in these: without the lock
@@ -135,12 +137,27 @@ def _finish() -> None:
             link.finish()
 
 
+def _finish_below_multiprocessing() -> None:
+    """Have `_finish` called in a child of multiprocessing too, which ends by os._exit without `atexit`.
+
+    What it calls instead (`Process._bootstrap`, `_exit_function`) it forgets at its fork: each child says it anew.
+    """
+    global _finishes_in
+    if _finishes_in != (pid := os.getpid()):
+        _finishes_in = pid
+        for name in ("multiprocessing.util", "multiprocess.util"):
+            if (util := sys.modules.get(name)) is not None:
+                util.Finalize(None, _finish, exitpriority=_LAST)
+
+
 def _forked() -> None:
     for link in _links:
         link.forked()
     _lock.release()
 
 
+_LAST = -(1 << 30)  # after whatever else a child does at its end
+_finishes_in = 0  # the process that calls `_finish` at its end
 _lock = threading.RLock()  # of the links; a signal's handler may come back to it within its own thread
 _spans = itertools.count(1)  # tell phases apart that threads of a process have open at once
 _links = (Link(), Link())  # as many recordings of one job hear it

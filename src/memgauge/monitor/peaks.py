@@ -141,9 +141,9 @@ class Peaks:
 
     def read(self, process: Tracked, now_us: int) -> None:
         """Read the highest resident size of one process; while it runs in its parent's memory, it has none."""
-        if process.lender is not None:
-            return
         try:
+            if process.is_lent_memory():
+                return
             highest = process.read_highest()
         except OSError:
             return
@@ -164,7 +164,7 @@ class Peaks:
         """Put the peak of one process into the file, with its kind."""
         highest, instrument = process.hwm_bytes, "VmHWM"
         kind, reason = _kind_of(process, now_us, is_alive=is_alive)
-        if process.at_exit is not None and process.lender is None:
+        if process.at_exit is not None and not (process.lender is not None and process.at_exit.is_fork):
             highest, instrument = max(highest, process.at_exit.highest_bytes), _AT_EXIT
         elif not process.hwm_read_us:
             highest, instrument = max(highest, max(process.resident, default=0)), process.instrument

@@ -75,11 +75,9 @@ class ProcessReadings:
         moved, skips, time_of = bool(self._gone_lately), self._skips_sleepers, time.clock_gettime_ns
         for process in self._tree.live.values():
             try:
-                if process.lender is not None:
-                    if process.runs_in_memory_of(process.lender):
-                        process.resident.append(0)  # it is in the lender's
-                        continue
-                    process.lender = None
+                if process.lender is not None and process.is_lent_memory():
+                    process.resident.append(0)  # it is in the lender's
+                    continue
                 if skips and process.clock is not None:
                     ran_ns = time_of(process.clock)
                     if ran_ns == process.ran_ns:

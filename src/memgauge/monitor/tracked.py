@@ -133,6 +133,16 @@ class Tracked(ABC):
         """Return whether both have one and the same memory, as after vfork(2) until the child becomes another program."""
         return False
 
+    def is_lent_memory(self) -> bool:
+        """Return whether it runs in its parent's memory still; looks, for one that did a moment ago.
+
+        Raises:
+            OSError: It is gone.
+        """
+        if self.lender is not None and not self.runs_in_memory_of(self.lender):
+            self.lender = None
+        return self.lender is not None
+
     @abstractmethod
     def read_counts(self) -> tuple[int, int]:
         """Return CPU time in ns and the minor faults of its past children; sets `faults` and `threads`.
