@@ -729,6 +729,8 @@ say(str(os.getpid())); wait()
         with RunFile(path) as run:
             assert len({p.pid for p in run.processes}) == 3
             assert len([n for n in run.notes if "PSS" in n.text]) == 1  # of all three
+            (of_marks,) = (n for n in run.notes if n.topic == "marks")
+            assert of_marks.text == "a job of user 0 gives its marks to that user and to root only"
     finally:
         shutil.rmtree(folder)
     assert "may not be read by this user" in found[0].text

@@ -864,6 +864,58 @@ def test_phases_are_shown_with_all_that_is_known_of_them(tmp_path: Path) -> None
     assert "GPUs, used" in page.read_text() and "tree's PSS" not in page.read_text()
 
 
+def test_phases_of_several_processes_are_told_apart(tmp_path: Path) -> None:
+    path, page = tmp_path / "a.mg", tmp_path / "a.html"
+    writer = RunWriter(path, {"interval_ns": 10**6, "duration_us": 100})
+    for pid in (7, 8):
+        process = writer.add_process(
+            pid, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x"
+        )
+        for value in (0, 1):
+            begin = writer.add_mark(value * 10 + pid, pid, "begin", "train", str(value), {"span": value})
+            writer.add_mark(value * 10 + pid + 5, pid, "end", "train", str(value), {"span": value})
+            peak = PeakRow("rss_bytes", (pid + value) * MIB, "exact", "VmHWM", "", process, None, begin)
+            writer.set_peak(peak)
+        writer.add_mark(50, pid, "begin", "test", None, {"span": 9})
+        writer.add_mark(60, pid, "end", "test", None, {"span": 9})
+    writer.close()
+    text = run("show", str(path))
+    rows = re.findall(r"^  (.*?)  +(?:\d+ µs) +([\d.]+) MiB +exact", text, re.M)
+    assert rows == [
+        ("0, process 7", "7.00"),
+        ("0, process 8", "8.00"),
+        ("1, process 7", "8.00"),
+        ("1, process 8", "9.00"),
+    ]
+    assert re.findall(r"^  (process \d) ", text, re.M) == ["process 7", "process 8"]
+    pytest.importorskip("plotly")
+    run("report", str(path), "-o", str(page))
+    assert "· 1, process 8<" in page.read_text()
+
+
+def test_a_phases_figures_do_not_contradict_each_other(tmp_path: Path) -> None:
+    # One process of samples 1 … 9 MiB; its counter says a little less in the first phase, more in the second.
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**6, "duration_us": 9000, "cores": 2})
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    lane = writer.lane("fast")
+    lane.column(writer.add_series("fast", "rss_bytes", "x", process=process)).extend(
+        n * MIB for n in range(9)
+    )
+    lane.times_us.extend(range(0, 9000, 1000))
+    for name, at, counted in (("behind", 0, 4 * MIB - 4096), ("ahead", 4, 30 * MIB), ("far", 2, 2 * MIB)):
+        begin = writer.add_mark(at * 1000, 7, "begin", name, None, {"span": at})
+        writer.add_mark((at + 4) * 1000, 7, "end", name, None, {"span": at})
+        writer.set_peak(PeakRow("rss_bytes", counted, "exact", "VmHWM", "", process, None, begin))
+    writer.close()
+    with RunFile(path) as file:
+        phases = {p.name: (p.peak_bytes, p.tree_peak_bytes) for p in summarise(file).phases}
+    assert phases["behind"] == (4 * MIB, 4 * MIB)
+    assert phases["ahead"] == (30 * MIB, 30 * MIB)
+    # More than the kernel's batches explain: another phase's sample, or a fault, which is not hidden.
+    assert phases["far"] == (2 * MIB, 6 * MIB)
+
+
 def test_values_of_a_phase_are_compared_only_where_they_tell_both_sides_apart(tmp_path: Path) -> None:
     for name, sequence in (("once", "01"), ("more", "012"), ("twice", "00"), ("one", "0")):
         writer = RunWriter(tmp_path / f"{name}.mg", {"interval_ns": 10**8})

@@ -11,6 +11,9 @@ from memgauge.explain.recorded import PhaseOf, SpanOf
 from memgauge.explain.samples import ProcessSamples, Sums
 from memgauge.storage import SPAN, Mark, Process, RunFile
 
+# Of each CPU: 32 pages of anonymous memory and 32 of files' (percpu_counter_batch, kernel, lib/percpu_counter.c).
+_BATCH_BYTES = 64 * 4096
+
 
 class Band(msgspec.Struct, frozen=True, kw_only=True):
     """One phase as it was: from, to, nested how deep."""
@@ -92,7 +95,12 @@ def _belongs(end: Mark, begun: Mark) -> bool:
 
 
 def phases_of(run: RunFile, found: list[Band], rss: Sums, pss: Sums) -> tuple[PhaseOf, ...]:
-    """Return the phases by name, each with its peak: exact where a counter has it."""
+    """Return the phases by name, each with its peak: exact where a counter has it.
+
+    Counters of a recent kernel are kept for each CPU apart, and VmHWM is taken without what waits there: where
+    one process is the tree, a sample may be higher by that, and is then the better figure.
+    """
+    alone_bytes = _BATCH_BYTES * int(run.header.get("cores") or 1) if len(run.processes) == 1 else 0
     sums = (rss, pss, Sums(run, "gpu_used_bytes"))
     exact = {row.phase: row.bytes for row in run.peaks if row.phase is not None and row.metric == "rss_bytes"}
     group_peaks = {p.phase: p for p in run.peaks if p.phase is not None and p.metric == "cgroup_bytes"}
@@ -102,7 +110,7 @@ def phases_of(run: RunFile, found: list[Band], rss: Sums, pss: Sums) -> tuple[Ph
         by_name.setdefault(band.name, []).append(band)
     result = []
     for name, group in by_name.items():
-        each = tuple(_span(band, exact.get(band.mark), sampled, sums) for band in group)
+        each = tuple(_span(band, exact.get(band.mark), sampled, sums, alone_bytes) for band in group)
         highest = _highest(s.peak_bytes for s in each)
         device, device_kind = _device_peak(group)
         together = max(
@@ -135,11 +143,16 @@ def _highest(found: Iterable[int | None]) -> int | None:
     return max((count for count in found if count is not None), default=None)
 
 
-def _span(band: Band, exact: int | None, sampled: ProcessSamples | None, sums: tuple[Sums, ...]) -> SpanOf:
+def _span(
+    band: Band, exact: int | None, sampled: ProcessSamples | None, sums: tuple[Sums, ...], alone_bytes: int
+) -> SpanOf:
     peak, kind = exact, "exact"
     if peak is None and sampled is not None:
         peak, kind = sampled.highest(band.pid, band.begin_us, band.end_us), "lower bound"
     rss, pss, gpu = (each.highest(band.begin_us, band.end_us) for each in sums)
+    if peak is not None and rss is not None and peak < rss <= peak + alone_bytes:
+        peak = rss
+    rss = _highest((rss, peak))  # the tree held what one process of it did
     device, device_kind = _device_peak([band])
     return SpanOf(
         value=band.value,

@@ -70,9 +70,18 @@ class PhaseOf(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many of them have no end, for one that reads their times; "" if all have one."""
         return still_open(self.unfinished, self.count)
 
-    def told_apart(self, most: int) -> tuple[SpanOf, ...]:
-        """Return each of them if they have values to tell them apart by, and are no more than `most`."""
-        return self.each if 1 < len(self.each) <= most and self.by_value() else ()
+    def told_apart(self, most: int) -> tuple[tuple[str, SpanOf], ...]:
+        """Return each of them with what tells it apart, its value or its process or both; none beyond `most`."""
+        keys = [(span.value, span.pid) for span in self.each]
+        if not 1 < len(keys) <= most or len(set(keys)) < len(keys):
+            return ()
+        shares = len({value for value, _ in keys}) < len(keys)
+
+        def named(span: SpanOf) -> str:
+            value = [] if span.value is None else [span.value]
+            return ", ".join(value + ([f"process {span.pid}"] if shares else []))
+
+        return tuple((named(span), span) for span in self.each)
 
     def by_value(self) -> dict[str, SpanOf]:
         """Return each of them by its value; none if some have the same value, or have no value."""

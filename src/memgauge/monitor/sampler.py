@@ -90,8 +90,14 @@ class Sampler:
         self._notes = Notes(self._writer, self._clock)
         if config.get("estimate_file"):
             self._writer.set_document("estimate", Path(config["estimate_file"]).read_text(encoding="utf-8"))
-        users = {0, os.getuid(), os.geteuid(), *_owner_of(pid, self._system)}
-        self._listener = Listener(pid, users, self._say_turned_away)
+        owner, own = _owner_of(pid, self._system), {os.getuid(), os.geteuid()}
+        self._listener = Listener(pid, {0, *own, *owner}, self._say_turned_away)
+        if os.geteuid() and owner - own:
+            self._notes.say(
+                "marks",
+                f"a job of user {min(owner)} gives its marks to that user and to root only",
+                "record it as that user, or as root",
+            )
         if self._listener.attached_is_taken:
             self._notes.say(
                 "marks", "two other recordings receive the marks of this job, so there are none here"

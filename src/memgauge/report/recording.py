@@ -90,9 +90,9 @@ def _phases(recording: Recording) -> RenderableType:
             *(cell(phase) for _, cell in tree),
         )
         beside.add_row(_named(phase.name, ""), *(Text(cell(phase)) for _, cell in elsewhere))
-        for span in phase.told_apart(MOST_EACH):
+        for named, span in phase.told_apart(MOST_EACH):
             table.add_row(
-                _named(f"  {span.value}", "" if span.is_finished else "not ended"),
+                _named(f"  {named}", "" if span.is_finished else "not ended"),
                 "",
                 format_duration(span.end_us - span.begin_us),
                 format_bytes(span.peak_bytes),
@@ -101,7 +101,7 @@ def _phases(recording: Recording) -> RenderableType:
                 style="dim",
             )
             beside.add_row(
-                _named(f"  {span.value}", ""), *(Text(cell(span)) for _, cell in elsewhere), style="dim"
+                _named(f"  {named}", ""), *(Text(cell(span)) for _, cell in elsewhere), style="dim"
             )
     tables = Group(table, Text(""), beside) if elsewhere else table
     return _with_rest(tables, len(rows) - _MOST_PHASES)

@@ -174,7 +174,7 @@ def _phase_table(
     for p in s.phases[:_MOST_ROWS]:
         rows.append(cells(f"{p.name} ({p.still_open()})" if p.unfinished else p.name, p))
         spans = p.told_apart(_MOST_ROWS)
-        own = [cells(f"{x.value}" + ("" if x.is_finished else " (not ended)"), x) for x in spans]
+        own = [cells(named + ("" if x.is_finished else " (not ended)"), x) for named, x in spans]
         if len(spans) > _MOST_UNFOLDED:
             folded.append(fold(f"{p.name}: each of {p.count:,}", table(columns, own, long="phase")))
         else:
