@@ -103,6 +103,44 @@ def test_formulas_that_add_two_tensors_hold_a_third(decomposed: Any) -> None:
     assert said.allocated_bytes == pytest.approx(found.allocated_bytes, rel=0.01)
 
 
+@pytest.mark.parametrize("once", ["checkpoint", "hooks"])
+@pytest.mark.parametrize(
+    "selected",
+    [lambda x: x[torch.arange(60)], lambda x: x.sort(1).values, lambda x: x.max(1).values],
+    ids=["index", "sort", "max"],
+)
+def test_what_is_saved_is_asked_for_as_often_as_in_a_real_run(selected: Any, once: str) -> None:
+    # Checkpoints, and hooks that keep what they pack in a dict, give each saved tensor out once.
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return selected(model(x)).square()
+
+        kept: dict[int, torch.Tensor] = {}
+
+        def pack(tensor: torch.Tensor) -> int:
+            kept[len(kept)] = tensor
+            return len(kept) - 1
+
+        optimizer.zero_grad()
+        if once == "checkpoint":
+            found = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False)
+        else:
+            with torch.autograd.graph.saved_tensors_hooks(pack, kept.pop):
+                found = run(x)
+        found.mean().backward()
+        optimizer.step()
+
+    def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Linear(256, 256)
+        return model, torch.optim.SGD(model.parameters(), 0.1)
+
+    workload = Workload(build=build, batch=lambda: torch.randn(600, 256), step=step)
+    workspace = partial(workspace_bytes, threads=torch.get_num_threads())
+    said, found = peak_of(trace(workload, workspace=workspace)), peak_of(profiled_run(workload, steps=3))
+    assert said.tensor_bytes == found.tensor_bytes
+    assert said.allocated_bytes == found.allocated_bytes
+
+
 def test_products_with_a_sparse_matrix_take_what_they_take() -> None:
     def build() -> tuple[torch.Tensor, torch.nn.Module]:
         places, ones = torch.randint(0, 5_000, (2, 100_000)), torch.ones(100_000)

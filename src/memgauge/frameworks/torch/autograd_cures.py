@@ -12,7 +12,7 @@ may keep until backward. A mode is given the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -60,10 +60,20 @@ def done_in_place(rule: Rule, inputs: list[torch.Tensor]) -> bool:
 
 
 def _is_saved(node: Any, tensor: torch.Tensor) -> bool:
-    """Return whether a formula was given a tensor, such as the weights of a loss, and did not make it."""
+    """Return whether a formula was given a tensor, such as the weights of a loss, and did not make it.
+
+    What was saved is looked at as it was packed: to unpack it would run hooks, which checkpoints allow once.
+    """
     storage = tensor.untyped_storage()._cdata
-    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-    return any(isinstance(s, torch.Tensor) and s.untyped_storage()._cdata == storage for s in saved)
+    packed = (saved.data for saved in _raw_saved(node))
+    return any(isinstance(p, torch.Tensor) and p.untyped_storage()._cdata == storage for p in packed)
+
+
+def _raw_saved(node: Any) -> Iterator[Any]:
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            saved = getattr(node, name)
+            yield from saved if isinstance(saved, (tuple, list)) else (saved,)
 
 
 def _has_one_owner(tensor: torch.Tensor) -> bool:
