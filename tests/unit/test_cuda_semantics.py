@@ -668,3 +668,36 @@ def test_the_memory_that_a_program_is_told_is_free_leaves_room_for_its_context()
     assert f" {(total - free) // MIB} MiB" in context
     assert found.fits.least_capacity_bytes is not None
     assert found.fits.least_capacity_bytes.expected <= total
+
+
+@pytest.mark.parametrize("way", ["first step", "dry run", "moved"])
+def test_a_lazy_network_takes_on_a_card_what_the_plain_one_takes(way: str) -> None:
+    def made(*, lazy: bool) -> torch.nn.Module:
+        nn = torch.nn
+        first = nn.LazyConv2d(32, 3) if lazy else nn.Conv2d(3, 32, 3)
+        second = nn.LazyBatchNorm2d() if lazy else nn.BatchNorm2d(32)
+        last = nn.LazyLinear(10) if lazy else nn.Linear(32 * 16, 10)
+        return nn.Sequential(first, second, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), last)
+
+    def run(*, lazy: bool) -> int:
+        def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+            if way == "moved":
+                with torch.device("cpu"):
+                    model = made(lazy=lazy)
+                model = model.to("cuda")
+            else:
+                model = made(lazy=lazy)
+            if way != "first step":
+                model(torch.zeros(2, 3, 32, 32, device="cuda"))
+            return model, torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+
+        batch = lambda: torch.randn(8, 3, 32, 32, device="cuda")  # noqa: E731
+        found = trace(Workload(build=build, batch=batch, step=step), device="cuda")
+        return max(cuda_caching.replay(found.events).allocated_bytes)
+
+    assert run(lazy=True) == run(lazy=False)

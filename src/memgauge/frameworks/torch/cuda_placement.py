@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from memgauge.allocators.cuda_host import CudaHostAllocator
 
@@ -125,7 +126,13 @@ class Placement:
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what holds the values of a tensor: itself, or of a sparse one its values."""
+    """Return what holds the values of a tensor: itself, or of a sparse one its values.
+
+    A parameter that a lazy module has not made yet has a storage of no bytes, and refuses to be asked for it.
+    """
+    if is_lazy(tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.data
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     return tensor if tensor.layout is torch.strided else tensor.values()

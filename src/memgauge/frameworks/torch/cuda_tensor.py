@@ -12,10 +12,11 @@ import threading
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from memgauge.errors import UnsupportedError
 from memgauge.frameworks.torch.address_space import storage_bytes
-from memgauge.frameworks.torch.cuda_placement import Placement
+from memgauge.frameworks.torch.cuda_placement import Placement, values_of
 from memgauge.frameworks.torch.patches import Patches
 from memgauge.frameworks.torch.protocol import CANNOT_PIN
 from memgauge.frameworks.torch.values import user_line
@@ -141,6 +142,11 @@ def _moves(placement: Placement) -> dict[str, Any]:
         if there is None or there == on_device(self):
             placement.moved_in_vain = placement.moved_in_vain or bool(there)
             return real_to(self, *args, **kwargs)  # type: ignore[no-any-return]
+        if is_lazy(
+            self
+        ):  # of no size yet; a buffer stays one, a parameter is given the new data by its module
+            data = to(values_of(self), **{**kwargs, "device": "cuda" if there else "cpu"})
+            return data.as_subclass(UninitializedBuffer) if isinstance(self, UninitializedBuffer) else data
         options = {"dtype": kwargs.get("dtype") or self.dtype}
         if kwargs.get("memory_format") is not None:
             options["memory_format"] = kwargs["memory_format"]
