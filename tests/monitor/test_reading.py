@@ -20,7 +20,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import MIB, Job, memgauge, ticks, until, values
 
@@ -373,6 +373,7 @@ def test_the_picture_by_process_says_that_shared_pages_are_in_each(tmp_path: Pat
     assert stack["margin"]["r"] > 150  # wider than either legend, or the wider one would push its axis
 
 
+@settings(deadline=None)  # the first imports numpy
 @given(st.lists(st.one_of(st.integers(0, 10**6), st.none()), min_size=1, max_size=400), st.integers(1, 30))
 def test_thinning_keeps_every_buckets_lowest_and_highest(points: list[int | None], buckets: int) -> None:
     np = pytest.importorskip("numpy")
@@ -388,6 +389,31 @@ def test_thinning_keeps_every_buckets_lowest_and_highest(points: list[int | None
         assert np.nanmax(kept) == max(known)
         assert np.nanmin(kept) == min(known)
     assert np.isnan(kept).any() == (None in points)
+
+
+@settings(deadline=None)  # the first imports numpy
+@given(st.lists(st.one_of(st.integers(0, 9), st.none()), min_size=1, max_size=200), st.integers(1, 9))
+def test_thinning_keeps_what_stands_behind_each_bucket(points: list[int | None], buckets: int) -> None:
+    """The next reading may be many buckets later: another's value would be drawn up to it, or none."""
+    np = pytest.importorskip("numpy")
+    from memgauge.report.thinning import thin
+
+    # Readings follow each other within a bucket, then there are none for long.
+    times = np.array([10_000 * (place // 20) + place for place in range(len(points))], np.int64)
+    values = np.array([np.nan if p is None else p for p in points], float)
+    kept_times, _ = thin(times, values, buckets, stand=True)
+    width = times[-1] / buckets
+    before_pauses = times[:-1][np.diff(times) > width]
+    assert set(before_pauses) <= set(kept_times)
+
+
+def test_thinning_takes_seconds_to_the_last_of_them() -> None:
+    np = pytest.importorskip("numpy")
+    from memgauge.report.thinning import thin
+
+    times = np.arange(3990) / 1000  # 3.99 s, whose last are less than a whole second
+    kept, _ = thin(times, times, 40)
+    assert np.diff(kept).max() <= 0.1
 
 
 def test_phases_nest_and_what_never_ended_lasts_to_the_end() -> None:

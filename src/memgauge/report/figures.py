@@ -46,8 +46,9 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
         for name, curve, style in panel.curves:
             style = dict(style)
             points = style.pop("points", None)  # times of readings; others have no marker
-            times, values = thin(curve.times, curve.values, MOST_POINTS // (2 * max(count, 1)))
             line = {"width": 1.4, "color": COLOURS[colour % len(COLOURS)], **style.get("line", {})}
+            buckets = MOST_POINTS // (2 * max(count, 1))
+            times, values = thin(curve.times, curve.values, buckets, stand=line.get("shape") == "hv")
             size = 4 if points is None else np.where(np.isin(times, points), 4, 0)
             scatter = {
                 "mode": "lines+markers" if len(times) < _FEW_POINTS else "lines",
