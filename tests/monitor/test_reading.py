@@ -725,6 +725,52 @@ def test_a_reading_of_pss_stands_until_the_next_and_to_the_end_of_the_span(
     assert [size > 0 for size in curve.marker.size] == is_read  # a point where nothing was read is none
 
 
+@pytest.mark.parametrize(
+    ("rss", "read", "times", "values"),
+    [
+        # It fell below the first reading, and rose again: that one is out of date all the same.
+        ([10, 10, 10, 4, 4, 9, 9], {0: 8, 5: 7}, [0, 2, 2.5, 5, 6], [8, 8, None, 7, 7]),
+        # Nothing stands for so long anyway.
+        ([10, 10, 10, 4, 4, 9, 9], {0: 8, 6: 7}, [0, 3, 6], [8, None, 7]),
+        # To the end of the run nothing stands, and what is more from the first is a point.
+        ([9, 3, 3, 9, 9, 3, 3], {0: 9, 1: 8, 3: 9}, [0, 1, 1, 3, 4, 4.5], [9, 8, None, 9, 9, None]),
+        # What batched counters of the kernel hold back is no fall.
+        ([1024, 1022, 1021, 1, 1, 1, 1], {0: 1024}, [0, 2, 2.5], [1024, 1024, None]),
+        # What nobody knows of all processes is no fall either.
+        ([10, 10, None, 10, 10, 10, 10], {0: 8, 4: 9}, [0, 4, 6], [8, 9, 9]),
+    ],
+)
+def test_pss_ends_where_rss_falls_below_it(
+    tmp_path: Path,
+    rss: list[int | None],
+    read: dict[int, int],
+    times: list[float],
+    values: list[float | None],
+) -> None:
+    """The page would show shared memory once to be more than the same memory counted in each process."""
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("plotly")
+    writer = RunWriter(tmp_path / "a.mg", {"lanes": {"slow": {"asked_ns": 10**9}}, "duration_us": 6_000_000})
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    for lane, metric, found in (
+        ("fast", "rss_bytes", rss),
+        ("slow", "pss_bytes", [*map(read.get, range(7))]),
+    ):
+        column = writer.lane(lane).column(writer.add_series(lane, metric, "x", process=process))
+        writer.lane(lane).times_us.extend(range(0, 7_000_000, 1_000_000))
+        column.extend(MISSING if mib is None else mib * MIB for mib in found)
+    writer.close()
+    with RunFile(tmp_path / "a.mg") as run:
+        figure = timeline(RunCurves(run))
+    (curve,) = [t for t in figure.data if t.name == "tree, sum of PSS"]
+    assert curve.x.tolist() == times
+    assert [None if np.isnan(v) else v / MIB for v in curve.y] == values
+    points = {
+        t: size > 0 for t, size, v in zip(times, curve.marker.size, values, strict=True) if v is not None
+    }
+    assert points == {t: t in read for t in points}
+
+
 def test_compare_takes_run_files_beside_estimates(tmp_path: Path) -> None:
     small, large, saved = tmp_path / "small.mg", tmp_path / "large.mg", tmp_path / "small.json"
     for path, mib in ((small, 40), (large, 140)):

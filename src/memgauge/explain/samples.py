@@ -10,6 +10,8 @@ from operator import add
 from memgauge.columns import MISSING, Chunk
 from memgauge.storage import RunFile
 
+STANDS = 256  # memory stands while it moves by no more than one part in so many
+
 
 class Sums:
     """Values of one lane over the run, added up over the tree: `times_us` and as many values each.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from memgauge.columns import MISSING
 from memgauge.errors import missing_extra
+from memgauge.explain.samples import STANDS
 from memgauge.storage import RunFile
 
 GAP = 5  # intervals: what is longer apart is drawn as a gap
@@ -90,7 +91,9 @@ def with_gaps(times_us: Any, values: Any, interval_us: float | None = None) -> C
     return Curve(times / 1e6, np.insert(values, holes + 1, np.nan))
 
 
-def standing(times_us: Any, values: Any, interval_us: float, shown: tuple[int, int]) -> Curve:
+def standing(
+    times_us: Any, values: Any, interval_us: float, shown: tuple[int, int], most: Curve | None = None
+) -> Curve:
     """Return a curve of readings each of which stands until the next one, to be drawn in steps over a span.
 
     At the sides of the span, where there may be no reading, it has a point with what stands there.
@@ -100,9 +103,13 @@ def standing(times_us: Any, values: Any, interval_us: float, shown: tuple[int, i
         values: Shape (points,).
         interval_us: Between two looks; no reading stands for longer than `GAP` of them.
         shown: The span, in µs.
+        most: What the values cannot be above; a reading stands for as long as it is not.
     """
     np = numpy()
-    times, found = with_gaps(times_us, values, interval_us)
+    curve = with_gaps(times_us, values, interval_us)
+    if most is not None and len(curve.times) and len(most.times):
+        curve = _while_possible(curve, most, GAP * interval_us / 1e6)
+    times, found = curve
     begin, end = shown[0] / 1e6, shown[1] / 1e6
     first, last = int(np.searchsorted(times, begin)), int(np.searchsorted(times, end, "right"))
     inside, kept = times[first:last], found[first:last]
@@ -120,6 +127,34 @@ def standing(times_us: Any, values: Any, interval_us: float, shown: tuple[int, i
     if stands_at(end, last):
         inside, kept = np.r_[inside, end], np.r_[kept, found[last - 1]]
     return Curve(inside, kept)
+
+
+def _while_possible(curve: Curve, most: Curve, longest_s: float) -> Curve:
+    """Return a curve of readings in which each that comes to lie above the most ends where it last did not.
+
+    Args:
+        curve: The readings, with gaps.
+        most: What they cannot be above, read at other times.
+        longest_s: For how long a reading stands.
+    """
+    np = numpy()
+    times, values = curve
+    reading = np.searchsorted(times, most.times, "right") - 1  # the one that stands, -1 before the first
+    above = np.flatnonzero((reading >= 0) & (values[reading] > most.values * (1 + 1 / STANDS)))
+    which, first = np.unique(reading[above], return_index=True)
+    found = above[first]
+    ends = np.maximum(times[which], most.times[np.maximum(found - 1, 0)])
+    is_followed = ~np.isnan(np.r_[values, 0.0][which + 1])  # no gap begins at the reading anyway
+    here = is_followed & (ends - times[which] <= longest_s)
+    which, ends, found = which[here], ends[here], found[here]
+    held = ends > times[which]
+    at = np.r_[which[held], which] + 1
+    order = np.argsort(at, kind="stable")  # where a reading was held, that comes before its end
+    new_times = np.r_[ends[held], (ends + most.times[found]) / 2]
+    new_values = np.r_[values[which[held]], np.full(len(which), np.nan)]
+    return Curve(
+        np.insert(times, at[order], new_times[order]), np.insert(values, at[order], new_values[order])
+    )
 
 
 def rate(times_us: Any, totals: Any, least_us: int = 0) -> Curve:

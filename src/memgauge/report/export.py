@@ -26,6 +26,7 @@ from memgauge.columns import MISSING
 from memgauge.errors import UsageError, missing_extra
 from memgauge.explain.bands import Band, bands
 from memgauge.explain.recording import summarise
+from memgauge.explain.samples import STANDS
 from memgauge.report.tables import plain
 from memgauge.storage import Process, RunFile, Series, refuse_recorded
 
@@ -34,7 +35,6 @@ LANES = ("fast", "cpu", "medium", "slow")
 _COLUMNS = ("time_ns", "time_unix_ns", "lane", "metric", "pid", "process", "device", "value")
 _OF_PROCESS = ("rss_bytes", "pss_bytes", "uss_bytes")  # 0 only once it has let go of its memory, in its end
 _SHARES = ("pss_bytes", "uss_bytes")
-_STANDS = 256  # a process's memory stands while it moves by no more than one part in so many
 _ROWS_AT_ONCE = 200_000
 _MOST_PID = 2**22  # of Linux (PID_MAX_LIMIT, proc(5)); other systems give out smaller ones
 
@@ -323,7 +323,7 @@ def _outdated(run: RunFile, last: dict[int, tuple[int, int]], end_us: int | None
             if number in ending:
                 _, final = last[number]
                 for time_us, value in zip(chunk.times_us[first : first + len(values)], values, strict=True):
-                    if value > 0 and abs(value - final) * _STANDS > final:
+                    if value > 0 and abs(value - final) * STANDS > final:
                         since.pop(ending[number], None)
                     elif value > 0:
                         since.setdefault(ending[number], time_us)

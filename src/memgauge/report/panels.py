@@ -77,11 +77,17 @@ class RunCurves:
         return with_gaps(self.lanes["fast"].times_us, total)
 
     def pss(self) -> tuple[Curve, Any]:
-        """Return the tree's PSS, and when it was read: not at every look, and it may be refused of some processes."""
+        """Return the tree's PSS, and when it was read: not at every look, and it may be refused of some processes.
+
+        Once it is more than the RSS of that moment it is out of date.
+        """
         np = numpy()
-        sums = Sums(self.run, "pss_bytes", "slow")
-        times, values = np.array(sums.times_us, np.float64), np.array(sums.total, np.float64)
-        return standing(times, values, self._interval_us("slow"), self.span), times / 1e6
+        (times, values), (rss_times, rss) = (
+            (np.array(sums.times_us, np.float64), np.array(sums.total, np.float64))
+            for sums in (Sums(self.run, "pss_bytes", "slow"), Sums(self.run))
+        )
+        most = Curve(rss_times / 1e6, rss)
+        return standing(times, values, self._interval_us("slow"), self.span, most), times / 1e6
 
     def is_held(self, metric: str) -> bool:
         """Return whether a metric's source is read or changes less often than its lane is."""
