@@ -77,7 +77,8 @@ def test_every_value_is_exported_once(recording: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in run("export", str(recording), "-f", "jsonl").splitlines()]
     with RunFile(recording) as file:
         rss = [v for _, c in file.chunks("fast") for col in c.columns for v in col.values if v >= 0]
-        marks = len(file.marks)
+        marks, began = len(file.marks), file.header["started_unix_ns"]
+    assert {line["time_unix_ns"] - line["time_ns"] for line in lines} == {began}  # values and marks
     fast = [int(r["value"]) for r in rows if r["lane"] == "fast"]
     assert sorted(fast) == sorted(rss)
     assert len(lines) == len(rows) + marks

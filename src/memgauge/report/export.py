@@ -2,7 +2,7 @@
 
 CSV, JSON lines and Parquet hold one row per value: time, lane, metric, process, device, value. Times
 are nanoseconds of the run; `time_unix_ns` is the same on the wall clock at the beginning, so that steps
-of the system's clock do not show. JSON lines end with the marks, each on a line of its own.
+of the system's clock do not show. JSON lines end with the marks, each on a line of its own with both times.
 
 Of a span of the run there are its values and marks, and each phase that overlaps it: in JSON lines with
 both its marks, also where one lies outside, in Perfetto's trace as much of it as lies within.
@@ -83,7 +83,7 @@ def rows(
         end_us: Leave out what was after.
         shown: Turns names of processes and devices into what the format can hold.
     """
-    unix = run.header.get("started_unix_ns") or 0
+    unix = _began_unix_ns(run)
     series = {s.id: s for s in run.series}
     processes = {p.id: (p.pid, shown(p.name)) for p in run.processes}
     devices = {d.id: shown(d.identity or d.name) for d in run.devices}
@@ -101,6 +101,10 @@ def rows(
                         continue
                     time_ns = time_us * 1000
                     yield (time_ns, unix + time_ns, lane, about.metric, *who, device, value)
+
+
+def _began_unix_ns(run: RunFile) -> int:
+    return int(run.header.get("started_unix_ns") or 0)
 
 
 def _within(time_us: int, begin_us: int | None, end_us: int | None) -> bool:
@@ -140,8 +144,10 @@ def _jsonl(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | None)
     }
     for mark in run.marks:
         if mark.id in shown or _within(mark.time_us, begin_us, end_us):
-            said = {"time_ns": mark.time_us * 1000, "mark": mark.kind, "pid": mark.pid, "name": mark.name}
-            out.write(json.dumps({**said, "value": mark.value, "facts": mark.facts}) + "\n")
+            time_ns = mark.time_us * 1000
+            when = {"time_ns": time_ns, "time_unix_ns": _began_unix_ns(run) + time_ns}
+            said = {"mark": mark.kind, "pid": mark.pid, "name": mark.name, "value": mark.value}
+            out.write(json.dumps({**when, **said, "facts": mark.facts}) + "\n")
             count += 1
     return count
 
