@@ -152,6 +152,28 @@ def test_a_trace_for_perfetto_has_counters_and_phases(recording: Path) -> None:
     assert [e["name"] for e in events if e["ph"] == "X"] == ["train", "train"]
 
 
+def test_phases_of_a_trace_for_perfetto_have_their_peaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.mg"
+    writer = RunWriter(path, {"interval_ns": 10**6})
+    process = writer.add_process(7, parent=None, name="a", command="a", started_us=0, seen_us=0, found="x")
+    column = writer.lane("fast").column(writer.add_series("fast", "rss_bytes", "x", process=process))
+    column.extend(mib * MIB for mib in range(8))
+    writer.lane("fast").times_us.extend(range(0, 8000, 1000))
+    # Whose process was not seen has none.
+    for span, (pid, begin_us, end_us) in enumerate([(7, 0, 2500), (8, 1000, 2000), (7, 3000, 5500)]):
+        begin = writer.add_mark(begin_us, pid, "begin", "train", str(span), {"span": span})
+        writer.add_mark(end_us, pid, "end", "train", str(span), {"span": span})
+        if not span:
+            writer.set_peak(PeakRow("rss_bytes", 9 * MIB, "exact", "VmHWM", "", process, None, begin))
+    writer.close()
+    for span, begin_us in ((), 0), (("--range", "4ms..7ms"), 4000):
+        events = json.loads(run("export", str(path), "-f", "perfetto", *span))["traceEvents"]
+        found = {e["args"].pop("value"): e["args"] for e in events if e["ph"] == "X"}
+        last = {"peak_bytes": 5 * MIB, "peak_kind": "lower bound", **({"whole_us": 2500} if begin_us else {})}
+        first = {"0": {"peak_bytes": 9 * MIB, "peak_kind": "exact"}, "1": {}}
+        assert found == {**({} if begin_us else first), "2": last}
+
+
 def test_names_of_phases_that_overlap_do_not_lie_over_each_other(tmp_path: Path) -> None:
     path = tmp_path / "a.mg"
     writer = RunWriter(path, {"duration_us": 10_000_000})

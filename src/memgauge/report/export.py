@@ -229,11 +229,14 @@ def _perfetto(run: RunFile, out: IO[str], begin_us: int | None, end_us: int | No
         1 + max([_MOST_PID, *(m.pid for m in run.marks), *(p.pid for p in run.processes)])
     )
     rows_beside: dict[tuple[int, int], int] = {}
+    peaks = {phase.name: iter(phase.each) for phase in summarise(run).phases}  # in the order of the bands
     for track, band in _tracks(bands(run.marks, run.last_us(), run.processes)):
-        part = band.within(begin_us, end_us)
+        part, held = band.within(begin_us, end_us), next(peaks[band.name])
         if part is not None:
             span = {"ts": part.begin_us, "dur": part.end_us - part.begin_us}
             args: dict[str, Any] = {"value": band.value}
+            if held.peak_bytes is not None:
+                args |= {"peak_bytes": held.peak_bytes, "peak_kind": held.peak_kind}
             if part != band:
                 args |= {"whole_us": band.end_us - band.begin_us}
             row = rows_beside.get((band.pid, track), band.pid)
