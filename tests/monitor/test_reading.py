@@ -233,6 +233,22 @@ def test_each_colour_of_phases_has_its_name_beside_the_picture(tmp_path: Path) -
     assert first[0] > second[1] > second[0] > 13  # above the title of the curves
 
 
+def test_the_network_is_said_to_be_without_loopback(tmp_path: Path) -> None:
+    """Ranks that talk to each other on one machine would be looked for in vain."""
+    pytest.importorskip("plotly")
+    writer = RunWriter(tmp_path / "a.mg", {"duration_us": 3_000_000})
+    lane = writer.lane("medium")
+    for way in ("received", "sent"):
+        lane.column(writer.add_series("medium", f"network_{way}_bytes", "x")).extend([0, MIB, 3 * MIB])
+    lane.times_us.extend([0, 1_000_000, 2_000_000])
+    writer.close()
+    shown = " ".join(run("show", str(tmp_path / "a.mg")).split())
+    assert "network, received and sent 3.00 MiB, 3.00 MiB of the whole machine, without loopback" in shown
+    with RunFile(tmp_path / "a.mg") as file:
+        figure = timeline(RunCurves(file))
+    assert "network, whole machine, without loopback" in [a.text for a in figure.layout.annotations]
+
+
 def test_many_values_of_a_phase_are_folded_in_the_page(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     said = []

@@ -19,6 +19,9 @@ class PeakOf(msgspec.Struct, frozen=True, kw_only=True):
 GROUP = "control group"  # name of its peak
 LARGEST, TREE_PSS = "largest process, resident", "tree, sum of PSS"
 ON_GPU = "on the GPU"  # ends the name of a process's peak there
+WITHOUT_LOOPBACK = (
+    "without loopback"  # so the network is counted: what processes here say to each other is no traffic
+)
 NO_PSS = "tree_pss_bytes"  # among what is unknown: why PSS is
 _HELD = (LARGEST, TREE_PSS)
 _NEAR = 2  # times what the tree held: a group whose peak lies below holds little else than the job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from memgauge.explain.bands import bands
-from memgauge.explain.recorded import Recording
+from memgauge.explain.recorded import WITHOUT_LOOPBACK, Recording
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import Sums
 from memgauge.report.curves import Curve, Lane, numpy, rate, read_lane, standing, with_gaps
@@ -187,7 +187,7 @@ def panels(data: RunCurves) -> list[Panel]:
         for p in (
             traffic,
             _rates(data, "disk", "disk, whole machine", ("read", "write")),
-            _rates(data, "network", "network, whole machine", ("received", "sent")),
+            _rates(data, "network", f"network, whole machine, {WITHOUT_LOOPBACK}", ("received", "sent")),
         )
         if p.curves
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memgauge.explain.recorded import ProcessOf, Recording, RecordingNote
+from memgauge.explain.recorded import WITHOUT_LOOPBACK, ProcessOf, Recording, RecordingNote
 from memgauge.explain.recording import relative
 from memgauge.report.phase_columns import phase_columns
 from memgauge.report.tables import grid, plain, short, short_command
@@ -150,12 +150,18 @@ def _figures(recording: Recording) -> RenderableType:
     if r.cpu_ns is not None:
         cores = "" if r.mean_cores is None else f"{r.mean_cores:.2f} cores on average"
         table.add_row("CPU time", format_duration(r.cpu_ns / 1000), cores)
-    for name, read, written in (
-        ("disk, read and written", r.disk_read_bytes, r.disk_written_bytes),
-        ("network, received and sent", r.network_received_bytes, r.network_sent_bytes),
+    for name, read, written, left_out in (
+        ("disk, read and written", r.disk_read_bytes, r.disk_written_bytes, ""),
+        (
+            "network, received and sent",
+            r.network_received_bytes,
+            r.network_sent_bytes,
+            f", {WITHOUT_LOOPBACK}",
+        ),
     ):
         if read is not None and written is not None:
-            table.add_row(name, f"{format_bytes(read)}, {format_bytes(written)}", "of the whole machine")
+            amounts = f"{format_bytes(read)}, {format_bytes(written)}"
+            table.add_row(name, amounts, f"of the whole machine{left_out}")
     if r.cpu_energy_uj is not None:
         table.add_row("CPU energy", f"{r.cpu_energy_uj / 1e6:.1f} J", "of the whole machine, RAPL counter")
     for device in r.devices:
