@@ -10,8 +10,11 @@ import io
 import json
 import os
 import re
+import resource
+import shlex
 import shutil
 import sqlite3
+import stat
 import struct
 import subprocess
 import sys
@@ -135,6 +138,78 @@ def test_no_output_is_written_over_a_ledger(
     assert main(["export", str(recording), "-o", str(ledger)]) == 2
     assert "such as a ledger" in capsys.readouterr().err
     assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            ["export", "FILE", "-f", kind, "-o"]
+            for kind in ("csv", "jsonl", "parquet", "perfetto", "prometheus")
+        ),
+        ["report", "FILE", "-o"],
+        ["estimate", "zoo:mlp", "--out"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_written_whole_leaves_the_old_file(
+    recording: Path, tmp_path: Path, command: list[str]
+) -> None:
+    out = tmp_path / "old"
+    out.write_text("precious")
+    done = subprocess.run(
+        memgauge(*(str(recording) if word == "FILE" else word for word in command), str(out)),
+        capture_output=True,
+        text=True,
+        check=False,
+        # As on a full disk.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr
+    assert out.read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions_and_links(recording: Path, tmp_path: Path) -> None:
+    export = ["export", str(recording), "-f", "prometheus", "-o"]
+    old, link, other = tmp_path / "old", tmp_path / "link", tmp_path / "other"
+    old.write_text("old")
+    old.chmod(0o640)
+    link.symlink_to(old)
+    assert main([*export, str(link)]) == 0
+    assert link.is_symlink()
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+    assert old.read_text().startswith("# HELP")
+    other.write_text("old")
+    (tmp_path / "same").hardlink_to(other)
+    assert main([*export, str(tmp_path / "same")]) == 0
+    assert other.read_text() == old.read_text()
+    assert main([*export, str(tmp_path / "new")]) == 0
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert (tmp_path / "new").stat().st_mode == plain.stat().st_mode
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "named"])
+def test_what_is_written_to_standard_output_or_a_pipe_arrives_there(
+    recording: Path, tmp_path: Path, kind: str
+) -> None:
+    named = tmp_path / "named"
+    os.mkfifo(named)
+    line = shlex.join(memgauge("export", str(recording), "-f", "prometheus", "-o"))
+    ways = {
+        "pipe": f"{line} /dev/stdout | cat",
+        "file": f"{{ {line} /dev/stdout; echo last; }} >>{tmp_path}/out; cat {tmp_path}/out",
+        "named": f"cat {named} & {line} {named}; wait",
+    }
+    done = subprocess.run(ways[kind], shell=True, capture_output=True, text=True, check=True)
+    assert "memgauge_rss_bytes{" in done.stdout
+    assert done.stdout.endswith("\nlast\n") == (
+        kind == "file"
+    )  # the shell's file is still the one of that name
+    assert named.is_fifo()
 
 
 def test_a_span_is_exported_alone(recording: Path) -> None:

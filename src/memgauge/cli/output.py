@@ -84,15 +84,11 @@ def write_text(out: Path, text: str, option: str = "") -> None:
     Raises:
         UsageError: The file is a recording or a program, or cannot be written.
     """
-    from memgauge.storage import refuse_recorded
+    from memgauge.report.written import written
 
     refuse_program(out, option)
-    refuse_recorded(out)
-    try:
-        out.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        named = f"{option} {out}".lstrip()
-        raise UsageError(f"{named} cannot be written: {error.strerror or error}") from error
+    with written(out, option) as place:
+        place.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def warn(assumptions: Iterable[str]) -> None:

@@ -28,7 +28,8 @@ from memgauge.explain.bands import Band, bands
 from memgauge.explain.recording import summarise
 from memgauge.explain.samples import STANDS
 from memgauge.report.tables import plain
-from memgauge.storage import Process, RunFile, Series, refuse_recorded
+from memgauge.report.written import written
+from memgauge.storage import Process, RunFile, Series
 
 FORMATS = ("csv", "jsonl", "parquet", "perfetto", "prometheus")
 LANES = ("fast", "cpu", "medium", "slow")
@@ -54,17 +55,13 @@ def export(run: RunFile, kind: str, out: IO[str] | Path, begin_us: int | None, e
         MissingError: Parquet needs pyarrow.
     """
     if isinstance(out, Path):
-        refuse_recorded(out)  # it may be the recording itself
-    if kind == "parquet":
-        if not isinstance(out, Path):
-            raise UsageError("--format parquet needs a file: add -o run.parquet")
-        return _parquet(run, out, begin_us, end_us)
-    if isinstance(out, Path):
-        try:
-            with out.open("w", encoding="utf-8", newline="") as file:
+        with written(out) as place:
+            if kind == "parquet":
+                return _parquet(run, place, begin_us, end_us)
+            with place.open("w", encoding="utf-8", newline="") as file:
                 return export(run, kind, file, begin_us, end_us)
-        except OSError as error:
-            raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
+    if kind == "parquet":
+        raise UsageError("--format parquet needs a file: add -o run.parquet")
     writers = {"csv": _csv, "jsonl": _jsonl, "perfetto": _perfetto, "prometheus": _prometheus}
     return writers[kind](run, out, begin_us, end_us)
 
@@ -162,15 +159,12 @@ def _parquet(run: RunFile, out: Path, begin_us: int | None, end_us: int | None) 
     kinds = (pa.int64(), pa.int64(), text, text, pa.int32(), text, text, pa.int64())
     schema = pa.schema(list(zip(_COLUMNS, kinds, strict=True)))
     count = 0
-    try:
-        with pq.ParquetWriter(out, schema, compression="zstd") as writer:
-            for batch in _batches(rows(run, begin_us, end_us)):
-                columns = [list(column) for column in zip(*batch, strict=True)]
-                arrays = [pa.array(c, type=kind) for c, kind in zip(columns, kinds, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                count += len(batch)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
+    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for batch in _batches(rows(run, begin_us, end_us)):
+            columns = [list(column) for column in zip(*batch, strict=True)]
+            arrays = [pa.array(c, type=kind) for c, kind in zip(columns, kinds, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            count += len(batch)
     return count
 
 
