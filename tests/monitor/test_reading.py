@@ -7,6 +7,7 @@ import csv
 import fcntl
 import html
 import io
+import itertools
 import json
 import os
 import re
@@ -393,6 +394,46 @@ def test_names_of_marks_stand_below_the_curves_and_those_without_room_under_the_
     lines = [shape for shape in figure.layout.shapes if shape.type == "line"]
     assert [line.x0 for line in sorted(lines, key=lambda line: line.x0)] == [1, 5, 9.99]
     assert {line.y0 for line in lines} == {figure.layout.yaxis2.domain[1]}
+
+
+def test_lines_of_many_marks_let_the_curves_be_seen(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    said = [(2_000_000 + 500 * n, "mark", "step", str(n), None) for n in range(2000)]
+    said += [(2_500_000, "mark", "epoch", "1", None)]
+    said += [(2_000_000 + 200_000 * n, "mark", "save", None, None) for n in range(20, 30)]
+    with RunFile(_written(tmp_path / "a.mg", said)) as run:
+        figure = timeline(RunCurves(run))
+    lines = sorted(shape.x0 for shape in figure.layout.shapes if shape.type == "line")
+    assert {2.5, 6, 6.2, 7.8} <= set(lines)  # the rare ones first
+    assert min(b - a for a, b in itertools.pairwise(lines)) >= 10 / 120
+    assert f"marks, 2,011 drawn as {len(lines)} lines" in [a.text for a in figure.layout.annotations]
+
+
+@pytest.mark.parametrize("width", [700, 1200])
+def test_names_of_marks_do_not_lie_over_each_other_in_a_window(tmp_path: Path, width: int) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs a browser")
+    page = tmp_path / "a.html"
+    said = [(100_000 * n, "mark", "w", str(1_000_000 + 7 * n), None) for n in range(100)]
+    run("report", str(_written(tmp_path / "a.mg", said)), "-o", str(page))
+    told = """setInterval(() => {
+        const names = [...document.querySelectorAll("g.annotation text")].filter(
+            name => name.textContent.startsWith("w ") && name.parentElement.closest("[data-index]").style.visibility !== "hidden");
+        if (!names.length) return;
+        const at = names.map(name => name.getBoundingClientRect());
+        const over = at.flatMap((a, i) => at.slice(i + 1).filter(
+            b => a.left < b.right && b.left < a.right && Math.abs(a.top - b.top) < 8));
+        document.title = `${names.length} ${over.length} ${names[0].textContent}`;
+    }, 100)"""
+    page.write_text(page.read_text() + f"<script>{told}</script>")
+    options = ["--headless", "--no-sandbox", f"--window-size={width},900", "--virtual-time-budget=5000"]
+    command = [browser, *options, "--dump-dom", page.as_uri()]
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"<title>(\d+) (\d+) (.*?)</title>", dumped.stdout)
+    assert found is not None
+    assert int(found[1]) > 20
+    assert (found[2], found[3]) == ("0", "w 1000000")
 
 
 def test_prometheus_text_has_types_labels_and_peaks(recording: Path) -> None:

@@ -88,8 +88,7 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
         _title(figure, panel.title, place)
     strip = draw_phases(figure, spans, shown)
     if marks:
-        _title(figure, "marks", len(heights))
-        draw_marks(figure, marks, shown, len(heights))
+        _title(figure, draw_marks(figure, marks, shown, len(heights)), len(heights))
     figure.update_xaxes(title_text="seconds of the run", row=len(heights), col=1)
     styled(figure, max(sum(heights), _legend_height(figure)) + 120 + strip)
     return figure.update_layout(margin={"t": 80 + strip})  # room for the names of bands

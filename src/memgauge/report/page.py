@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from memgauge.report.style import FITTED
+
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
@@ -91,8 +93,24 @@ def figure(plot: Any, number: int) -> str:
 
 
 # Figures are drawn one by one as they come near the window, all of them before printing: a long page is
-# usable at once. On a narrow window the legend goes below the curves.
-_DRAW = """
+# usable at once. On a narrow window the legend goes below the curves. Of names that would lie over each other the first
+# is shown: which do so is known only where they are drawn, at the width and for the span of that moment.
+_DRAW = (
+    f'const fitted = "{FITTED}";'
+    + """
+const fit = place => {
+  const named = [...place.querySelectorAll("g.annotation")]
+    .filter(name => place.layout.annotations[name.dataset.index].name === fitted)
+    .sort((a, b) => a.dataset.index - b.dataset.index), shown = [];
+  for (const name of named) {
+    const a = name.querySelector("text").getBoundingClientRect();
+    // Names in a row are 4 pixels apart, those of two rows may touch by as much.
+    const hidden = shown.some(
+      b => a.left < b.right + 4 && b.left < a.right + 4 && a.top + 4 < b.bottom && b.top + 4 < a.bottom);
+    name.style.visibility = hidden ? "hidden" : "";
+    if (!hidden) shown.push(a);
+  }
+};
 const draw = place => {
   if (place.dataset.drawn) return;
   place.dataset.drawn = "yes";
@@ -107,7 +125,10 @@ const draw = place => {
       layout.height += below;
     }
   }
-  Plotly.newPlot(place, data, layout, {displaylogo: false, responsive: true, scrollZoom: true});
+  Plotly.newPlot(place, data, layout, {displaylogo: false, responsive: true, scrollZoom: true}).then(() => {
+    fit(place);
+    place.on("plotly_afterplot", () => fit(place));
+  });
 };
 const seen = new IntersectionObserver(
   entries => entries.forEach(entry => entry.isIntersecting && (seen.unobserve(entry.target), draw(entry.target))),
@@ -120,6 +141,7 @@ addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach(fold => { fold.open = true; });
 });
 """
+)
 
 
 def page(title: str, sections: Iterable[str]) -> str:

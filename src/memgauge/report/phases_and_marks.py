@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import msgspec
 
 from memgauge.explain.bands import Band, titled
-from memgauge.report.style import GREY, LETTER, label, plotly, rows_of
+from memgauge.report.style import FITTED, GREY, LETTER, label, plotly, rows_of
 
-_MOST_BANDS, _MOST_LINES = 150, 150
+_MOST_BANDS = 150
 # Of phases, the longest name first; what has no colour of its own is grey.
 _BANDS = (
     "72,120,208",
@@ -34,7 +35,13 @@ _INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent n
 _ABOVE, _BAR, _BAR_STEP = 16, 5, 7  # pixels: room for a title above the curves, bars of phases above it
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 _LONGEST_MARK, _MARK_ROWS, STRIP_HEIGHT = 24, 4, 76  # names of marks, below the curves
-_COLUMNS = 800  # marks that one column of a screen holds are one line
+# Digits of 10 pixels are 6.4 wide (DejaVu Sans), a page's curves at its widest some 740; where there is less room the page
+# hides names that would lie over others.
+_MARK_LETTER = 6.4 / 740
+_COLUMNS = 800  # marks that one column of a screen holds are one triangle
+_LINES_APART = (
+    1 / 120
+)  # of the width, at least: 6 pixels of a page's, so that the curves are seen between them
 _MOST_HOVERED = 8  # names of marks under the pointer; of more their number
 _LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
@@ -191,7 +198,7 @@ def _band_titles(bands: Iterable[Band], span_s: float, above: int) -> Iterator[d
             yield _note(band.begin_us / 1e6, 1.0, titled(band), above + 12 * row)
 
 
-def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: int) -> None:
+def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: int) -> str:
     """Draw marks as lines, with names in a strip below the curves where there is room, else under the pointer.
 
     Args:
@@ -199,6 +206,9 @@ def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: i
         marks: In order of time.
         shown: The time that is drawn, in µs.
         row: The strip.
+
+    Returns:
+        What the strip is called: how many lines there are if not each mark has one.
     """
     count = Counter(m.name for m in marks)
     inks = {name: _INKS[i % len(_INKS)] for i, (name, _) in enumerate(count.most_common())}
@@ -211,11 +221,17 @@ def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: i
     top = axis.domain[1]
     ordered = sorted(groups, key=lambda g: (count[g[0].name], g[0].time_us))
     shapes = []
-    for group in ordered[:_MOST_LINES]:
+    drawn_us: list[int] = []
+    for group in ordered:
+        place = bisect_left(drawn_us, group[0].time_us)
+        beside = drawn_us[max(place - 1, 0) : place + 1]
+        if any(abs(us - group[0].time_us) < _LINES_APART * width_us for us in beside):
+            continue
+        drawn_us.insert(place, group[0].time_us)
         x = group[0].time_us / 1e6
         line = {"width": 1, "dash": "dot", "color": inks[group[0].name]}
-        place = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": top, "y1": 1}
-        shapes.append({**place, "line": line})
+        across = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": top, "y1": 1}
+        shapes.append({**across, "line": line})
     notes = list(_mark_titles(ordered, shown, axis.plotly_name.replace("axis", "")))
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
@@ -238,6 +254,8 @@ def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: i
         col=1,
     )
     figure.update_yaxes(visible=False, fixedrange=True, range=[0, _MARK_ROWS + 0.5], row=row, col=1)
+    is_each_drawn = len(shapes) == len(groups)
+    return "marks" if is_each_drawn else f"marks, {len(marks):,} drawn as {len(shapes):,} lines"
 
 
 def _hovered(group: Sequence[Any]) -> str:
@@ -256,7 +274,7 @@ def _mark_titles(
         shown: The time that is drawn, in µs.
         axis: The y axis of the strip.
     """
-    letter_s = _LETTER * (shown[1] - shown[0]) / 1e6
+    letter_s = _MARK_LETTER * (shown[1] - shown[0]) / 1e6
     rows: list[list[tuple[float, float]]] = [[] for _ in range(_MARK_ROWS)]
     for group in groups:
         title = titled(group[0])
@@ -276,6 +294,7 @@ def _note(x: float, y: float, title: str, above: int = 0, longest: int = _LONGES
     place = {"x": x, "y": y, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     return {
         **place,
+        "name": FITTED,
         "showarrow": False,
         "text": label(title, longest),
         "yshift": above,

@@ -24,6 +24,7 @@ COLOURS = (
 )
 GREY, GRID = "#8a8f98", "rgba(128,128,128,.22)"
 LETTER = 0.0098  # width of a letter of 10 pixels as a share of a figure's, in a window of 700 pixels
+FITTED = "fitted"  # the name of an annotation that a page hides where it would lie over one of before
 LIMIT = "#d65f5f"  # of what there is at most, and of peaks
 
 
