@@ -325,6 +325,68 @@ def test_the_network_is_said_to_be_without_loopback(tmp_path: Path) -> None:
     assert "network, whole machine, without loopback" in [a.text for a in figure.layout.annotations]
 
 
+def _ranked(path: Path, ranks: int, names: int, apart_us: int = 0) -> Path:
+    """Write a recording of processes each of which has phases of so many names, at once or one after the other."""
+    writer = RunWriter(path, {"duration_us": 10_000_000})
+    said = []
+    for rank in range(ranks):
+        script = f"python <{rank}.py"
+        pid = 100 + rank
+        writer.add_process(
+            pid, parent=None, name="python", command=script, started_us=0, seen_us=0, found="x"
+        )
+        for number in range(names):
+            begin = rank * apart_us + 10 * rank + 400_000 * number
+            said += [(begin, pid, "begin", number), (begin + 390_000, pid, "end", number)]
+    for time_us, pid, kind, number in sorted(said):
+        writer.add_mark(time_us, pid, kind, f"phase {number}", "0", {"span": number})
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names", "beside"),
+    [
+        (1, 2, []),
+        (2, 2, ["100 &lt;0.py", "101 &lt;1.py"]),
+        (3, 20, ["100 &lt;0.py", "2 processes"]),  # there are as many rows as two have
+        (40, 1, [*(f"{100 + n} &lt;{n}.py" for n in range(7)), "33 processes"]),
+    ],
+)
+def test_phases_of_processes_that_overlap_have_bars_of_their_own(
+    tmp_path: Path, ranks: int, names: int, beside: list[str]
+) -> None:
+    pytest.importorskip("plotly")
+    with RunFile(_ranked(tmp_path / "a.mg", ranks, names)) as run:
+        figure = timeline(RunCurves(run))
+    notes = [a for a in figure.layout.annotations if a.hovertext]
+    assert [a.text for a in notes] == beside
+    bars = [shape for shape in figure.layout.shapes if shape.ysizemode == "pixel"]
+    assert len(bars) <= 150
+    if ranks <= 2:  # the second began 10 µs after the first
+        first, second = ([bar.y0 for bar in bars if round(bar.x0 * 1e5) % 10 == rank] for rank in (0, 1))
+        assert len(first) == len(set(first)) == names
+        assert len(second) == len(set(second)) == names * (ranks - 1)
+        assert not second or min(first) > max(second)
+    for above, below in itertools.pairwise(notes):
+        assert above.yshift - below.yshift >= 12  # their names do not lie over each other
+    titles = [a.text for a in figure.layout.annotations if a.text.startswith("phase ")]
+    assert len(titles) == len(set(titles))
+    assert figure.layout.margin.t >= max(bar.y1 for bar in bars)
+    if ranks == 40:
+        assert notes[-1].hovertext.startswith("phases of 107 &lt;7.py, 108 &lt;8.py, ")
+
+
+def test_phases_of_processes_one_after_the_other_share_their_bars(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    with RunFile(_ranked(tmp_path / "a.mg", 4, 2, apart_us=2_000_000)) as run:
+        figure = timeline(RunCurves(run))
+    bars = [shape for shape in figure.layout.shapes if shape.ysizemode == "pixel"]
+    assert len(bars) == 8
+    assert len({bar.y0 for bar in bars}) == 2
+    assert not [a for a in figure.layout.annotations if a.hovertext]
+
+
 def test_many_values_of_a_phase_are_folded_in_the_page(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     said = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memgauge.explain.bands import Band
@@ -27,12 +27,19 @@ _LEGEND_LETTER, _LEGEND_SIDE, _WIDEST_LEGEND = 6.4, 75, 360  # pixels, beside th
 
 def timeline(data: RunCurves) -> Any:
     """Return the time line of one recording: rows on one time axis, phases as bands, epochs as lines."""
-    figure = _rows(panels(data), data.bands, data.marks, data.span)
+    owners = {p.pid: title_of(p) for p in data.run.processes}
+    figure = _rows(panels(data), data.bands, data.marks, data.span, owners)
     figure.update_xaxes(range=[t / 1e6 for t in data.span])
     return figure
 
 
-def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tuple[int, int]) -> Any:
+def _rows(
+    rows: list[Panel],
+    spans: list[Band],
+    marks: Sequence[Any],
+    shown: tuple[int, int],
+    owners: Mapping[int, str],
+) -> Any:
     go, np = plotly(), numpy()
     from plotly.subplots import make_subplots
 
@@ -86,7 +93,7 @@ def _rows(rows: list[Panel], spans: list[Band], marks: Sequence[Any], shown: tup
             )
         figure.update_yaxes(_axis(panel), row=place, col=1)
         _title(figure, panel.title, place)
-    strip = draw_phases(figure, spans, shown)
+    strip = draw_phases(figure, spans, shown, owners)
     if marks:
         _title(figure, draw_marks(figure, marks, shown, len(heights)), len(heights))
     figure.update_xaxes(title_text="seconds of the run", row=len(heights), col=1)
@@ -144,7 +151,7 @@ def process_stack(data: RunCurves) -> Any:
     figure = go.Figure()
     shown = [(n, table[n]) for n in ordered[:_MOST_STACKED]]
     rest = ordered[_MOST_STACKED:]
-    stacked = [(title_of(processes[n]) if n in processes else "?", v) for n, v in shown]
+    stacked = [(label(title_of(processes[n]), 32) if n in processes else "?", v) for n, v in shown]
     if rest:
         stacked.append((f"{len(rest)} more", np.sum([table[n] for n in rest], axis=0)))
     keep = np.arange(len(times))
@@ -200,5 +207,7 @@ def overlay(runs: Sequence[RunCurves]) -> Any:
         memory_of_device = device_panels(data)[0]
         used += [(f"{label(data.title, 24)}: {n}", c, s) for n, c, s in memory_of_device.curves[:1]]
     begin, end = min(data.span[0] for data in runs), max(data.span[1] for data in runs)
-    figure = _rows([p for p in (memory, Panel("GPU memory", "B", used)) if p.curves], [], [], (begin, end))
+    figure = _rows(
+        [p for p in (memory, Panel("GPU memory", "B", used)) if p.curves], [], [], (begin, end), {}
+    )
     return figure.update_xaxes(range=[begin / 1e6, end / 1e6])

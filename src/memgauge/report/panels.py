@@ -161,7 +161,7 @@ def title_of(process: Process) -> str:
         words = process.command.split()
         scripts = [w for w in words[1:] if w.endswith(".py")]
         name = scripts[0].rpartition("/")[2] if scripts else name
-    return f"{process.pid} {label(name, 24)}"
+    return f"{process.pid} {name}"
 
 
 def estimate_of(run: RunFile) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from memgauge.explain.bands import Band, titled
+from memgauge.report.phase_bars import ABOVE, bars_of
 from memgauge.report.style import FITTED, GREY, LETTER, label, plotly, rows_of
 
 _MOST_BANDS = 150
@@ -32,7 +33,6 @@ _OTHER_BANDS = "138,143,152"
 _MOST_NAMES = 60  # of phases that are drawn, the longest first: each has room for more than one band
 _NARROW = 0.004  # of the width: a band as narrow has an outline, or nobody would see it
 _INKS = (GREY, "#956cb4", "#ee854a", "#4a9e45")  # of marks, the most frequent name first
-_ABOVE, _BAR, _BAR_STEP = 16, 5, 7  # pixels: room for a title above the curves, bars of phases above it
 _LETTER = 0.0065  # width of one letter over a band, as a share of the figure's
 _LONGEST_MARK, _MARK_ROWS, STRIP_HEIGHT = 24, 4, 76  # names of marks, below the curves
 # Digits of 10 pixels are 6.4 wide (DejaVu Sans), a page's curves at its widest some 740; where there is less room the page
@@ -46,10 +46,17 @@ _MOST_HOVERED = 8  # names of marks under the pointer; of more their number
 _LONGEST_TITLE, _MOST_TITLES, _TITLE_ROWS = 20, 40, 3  # names over bands: letters, how many, above each other
 
 
-def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> int:
+def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int], owners: Mapping[int, str]) -> int:
     """Draw phases as bands, above them as bars, and the names of their colours in the legend.
 
-    Where bands overlap their colours mix. The bars have a row for each name, in the colour and the order of the legend.
+    Where bands overlap their colours mix. The bars have a row for each name, in the colour and the order of the legend,
+    of each process if those of several overlap.
+
+    Args:
+        figure: Where.
+        spans: The phases, in the order of their begins.
+        shown: The time that is drawn, in µs.
+        owners: What processes are called, by their number.
 
     Returns:
         How many pixels the bars take above the figure.
@@ -61,15 +68,14 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> int:
         lasted[band.name] += band.end_us - band.begin_us
     names = [name for name, _ in lasted.most_common()]
     inks = dict(zip(names, _BANDS, strict=False))
-    drawn = _drawn_bands(spans, names[:_MOST_NAMES], shown)
+    bars = bars_of(spans, list(inks))
+    most_names = max(_MOST_NAMES // len(bars.blocks), len(_BANDS))
+    drawn = _drawn_bands(spans, names[:most_names], shown, bars.block_of)
     narrow_us = _NARROW * (shown[1] - shown[0])
     shapes: list[dict[str, Any]] = []
-    rows = {name: place for place, name in enumerate(inks)}
-    strip = _BAR_STEP * (len(inks) + (len(names) > len(inks)))
     for band in drawn:
         ink = inks.get(band.name, _OTHER_BANDS)
-        top = _ABOVE + strip - _BAR_STEP * rows.get(band.name, len(inks))
-        shapes.append(_bar(band, top, ink))
+        shapes.append(bars.bar(band, ink))
         is_narrow = band.name in inks and band.end_us - band.begin_us < narrow_us
         shapes.append(
             {
@@ -85,7 +91,8 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> int:
                 "layer": "below",
             }
         )
-    notes = list(_band_titles(drawn, (shown[1] - shown[0]) / 1e6, _ABOVE + strip))
+    titles = _band_titles(drawn, (shown[1] - shown[0]) / 1e6, ABOVE + bars.height)
+    notes = [*bars.named(owners), *titles]
     figure.update_layout(
         shapes=[*figure.layout.shapes, *shapes], annotations=[*figure.layout.annotations, *notes]
     )
@@ -95,27 +102,13 @@ def draw_phases(figure: Any, spans: list[Band], shown: tuple[int, int]) -> int:
         _name_colour(figure, label(name, 24) + fewer, ink)
     rest = len(names) - len(inks)
     if rest:
-        left_out = max(len(names) - _MOST_NAMES, 0)
+        left_out = max(len(names) - most_names, 0)
         _name_colour(
             figure,
             f"{rest:,} more names" + (f", {left_out:,} not drawn" if left_out else ""),
             _OTHER_BANDS,
         )
-    return strip
-
-
-def _bar(band: Band, top: int, ink: str) -> dict[str, Any]:
-    """Return a bar above the figure from a band's begin to its end."""
-    place = {"xref": "x", "x0": band.begin_us / 1e6, "x1": band.end_us / 1e6}
-    height = {"yref": "paper", "ysizemode": "pixel", "yanchor": 1, "y0": top - _BAR, "y1": top}
-    colour = f"rgba({ink},1)"
-    return {
-        "type": "rect",
-        **place,
-        **height,
-        "fillcolor": colour,
-        "line": {"width": 0.5, "color": colour},  # so that the shortest is seen
-    }
+    return bars.height
 
 
 def _name_colour(figure: Any, text: str, ink: str) -> None:
@@ -136,20 +129,26 @@ def _name_colour(figure: Any, text: str, ink: str) -> None:
     )
 
 
-def _drawn_bands(spans: list[Band], names: list[str], shown: tuple[int, int]) -> list[Band]:
+def _drawn_bands(
+    spans: list[Band], names: list[str], shown: tuple[int, int], block_of: Mapping[int, int]
+) -> list[Band]:
     """Return the bands to draw, the longest first: of each name all, or as many as there is room for.
 
-    What is too many is put together with its neighbours of the same name, so that no name vanishes.
+    What is too many is put together with its neighbours of the same name and bar, so that no name vanishes.
 
     Args:
         spans: All of them.
         names: The names that are drawn.
         shown: The time that is drawn, in µs.
+        block_of: Where the bars of each process are.
     """
-    groups: dict[str, list[Band]] = {name: [] for name in names}
+    groups: dict[tuple[str, int], list[Band]] = {
+        (name, block): [] for name in names for block in sorted({*block_of.values()})
+    }
     for band in spans:
-        if band.name in groups:
-            groups[band.name].append(band)
+        group = groups.get((band.name, block_of[band.pid]))
+        if group is not None:
+            group.append(band)
     drawn: list[Band] = []
     left = _MOST_BANDS
     for place, group in enumerate(sorted(groups.values(), key=len)):
@@ -187,8 +186,8 @@ def _band_titles(bands: Iterable[Band], span_s: float, above: int) -> Iterator[d
     def width_s(band: Band) -> float:
         return _LETTER * span_s * min(len(titled(band)), _LONGEST_TITLE)
 
-    wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)][:_MOST_TITLES]
-    ordered = sorted(wide, key=lambda b: (b.begin_us, b.depth))
+    wide = [band for band in bands if band.end_us - band.begin_us >= 1e6 * width_s(band)]
+    ordered = sorted(_told_once(wide, width_s)[:_MOST_TITLES], key=lambda b: (b.begin_us, b.depth))
     spans = [
         (b.begin_us / 1e6, b.begin_us / 1e6 + LETTER * span_s * (min(len(titled(b)), _LONGEST_TITLE) + 1))
         for b in ordered
@@ -196,6 +195,19 @@ def _band_titles(bands: Iterable[Band], span_s: float, above: int) -> Iterator[d
     for band, row in zip(ordered, rows_of(spans, _TITLE_ROWS), strict=True):
         if row is not None:
             yield _note(band.begin_us / 1e6, 1.0, titled(band), above + 12 * row)
+
+
+def _told_once(bands: list[Band], width_s: Callable[[Band], float]) -> list[Band]:
+    """Return bands without those whose name begins where another process's phase of that name has it already."""
+    said: dict[str, Band] = {}
+    left_out = set()
+    for band in sorted(bands, key=lambda b: (b.begin_us, b.depth)):
+        first = said.setdefault(titled(band), band)
+        if first.pid != band.pid and band.begin_us <= first.begin_us + 1e6 * width_s(first):
+            left_out.add(band.mark)
+        else:
+            said[titled(band)] = band
+    return [band for band in bands if band.mark not in left_out]
 
 
 def draw_marks(figure: Any, marks: Sequence[Any], shown: tuple[int, int], row: int) -> str:
